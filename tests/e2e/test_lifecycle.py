@@ -1,0 +1,149 @@
+"""Start, stop, crash and reboot of the service, and what the unit is really run with. These leave the host as they found it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import kserve
+import pytest
+
+MODEL = "qwen_gguf"
+SOCKETS = ["grpc.sock:8001", "http.sock", "metrics.sock"]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.2)
+
+
+def serves(endpoints: dict[str, Any], answers: dict[str, str]) -> bool:
+    question, expected = next(iter(answers.items()))
+    try:
+        answer = kserve.infer(endpoints["http"], MODEL, question, max_tokens=1024)
+    except OSError:
+        return False
+    return answer.status == 200 and bool(answer.output("generated_text") == expected)
+
+
+def show(host: Any, unit: str, *properties: str) -> dict[str, str]:
+    lines = host.run(["systemctl", "show", "-p", ",".join(properties), unit]).stdout.splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.fixture(autouse=True)
+def _serves_before_and_after(endpoints: dict[str, Any], answers: dict[str, str], host: Any) -> Any:
+    assert serves(endpoints, answers)
+    yield
+    host.run(["systemctl", "start", "triton.service"])
+    wait_until(lambda: serves(endpoints, answers), 60, "the model answers again")
+
+
+def test_nothing_but_the_edge_listens(host: Any) -> None:
+    lines = host.run(["ss", "-H", "-l", "-t", "-n", "-p"]).stdout.splitlines()
+    listeners = {(re.split(r"\s+", line)[3].rsplit(":", 1)[1], "nginx" in line) for line in lines}
+    assert {port for port, nginx in listeners if nginx} == {"8000", "8001", "8002"}
+    assert "tritonserver" not in "".join(lines)
+
+
+def test_who_may_reach_the_sockets(host: Any) -> None:
+    assert host.run(["ls", "-A", "/run/triton"]).stdout.split() == sorted(
+        [*SOCKETS, "release", "service.fingerprint"]
+    )
+    status = "curl -s -o /dev/null -w %{http_code} --unix-socket /run/triton/http.sock http://triton/v2/health/live"
+    assert host.run(["runuser", "-u", "triton-edge", "--", *status.split()]).stdout == "200"
+    refused = host.run(["runuser", "-u", "nobody", "--", *status.split()])
+    assert (refused.returncode, refused.stdout) == (7, "000")
+
+
+def test_the_release_and_the_models_belong_to_root(host: Any) -> None:
+    paths = ["/opt/triton/releases", "/var/lib/triton"]
+    assert host.run(["find", *paths, "!", "-user", "root"]).stdout == ""
+    assert host.run(["find", *paths, "-perm", "/022", "!", "-type", "l"]).stdout == ""
+
+
+def test_the_sandbox_holds(host: Any) -> None:
+    properties = show(host, "triton.service", "PrivateNetwork", "ProtectSystem", "NoNewPrivileges", "MemoryDenyWriteExecute")
+    assert properties == {
+        "PrivateNetwork": "yes", "ProtectSystem": "strict", "NoNewPrivileges": "yes", "MemoryDenyWriteExecute": "yes",
+    }  # fmt: skip
+    pid = show(host, "triton.service", "MainPID")["MainPID"]
+    inside = ["nsenter", "--target", pid, "--mount", "--net", "--", "/bin/sh", "-c"]
+    assert host.run([*inside, "touch /var/lib/triton/models/x"]).returncode != 0
+    assert host.run([*inside, "ls /sys/class/net"]).stdout.split() == ["lo"]
+    assert "size=2097152k" in host.run([*inside, "grep ' /dev/shm tmpfs' /proc/mounts | tail -1"]).stdout
+    score = host.run(["systemd-analyze", "security", "--no-pager", "triton.service"]).stdout.splitlines()[-1]
+    match = re.search(r"([0-9.]+) (SAFE|OK|MEDIUM|EXPOSED|UNSAFE)", score)
+    assert match is not None and float(match[1]) < 1.5, score
+
+
+def test_the_journal_has_the_load_line_at_once_and_in_utf8(host: Any) -> None:
+    journal = host.run(["journalctl", "-u", "triton.service", "--no-pager", "-o", "cat"]).stdout
+    assert f"{MODEL}_stream" in journal and "revision" in journal
+
+
+def test_a_stop_lets_running_generations_finish(
+    endpoints: dict[str, Any], answers: dict[str, str], host: Any
+) -> None:
+    """Six long answers are on their way, and an idle client holds a connection to the edge."""
+    url = urlsplit(endpoints["http"])
+    parameters = {"temperature": 1.5, "max_tokens": 1500, "stop": "no such text", "seed": 7}
+    with socket.create_connection((url.hostname, url.port)), ThreadPoolExecutor(6) as pool:
+        running = [
+            pool.submit(kserve.infer, endpoints["http"], MODEL, question, max_tokens=1024)
+            for question in sorted(answers, key=lambda q: -len(answers[q]))[:6]
+        ]
+        streamed = pool.submit(
+            lambda: list(kserve.stream(endpoints["http"], MODEL, text_input="a", **parameters))
+        )
+        time.sleep(0.3)
+        unfinished = [future for future in running if not future.done()]
+        stop = host.run(["systemctl", "stop", "triton.service"])
+        assert stop.returncode == 0
+        assert unfinished, "all answers were there before the stop: this run shows nothing"
+        for question, future in zip(sorted(answers, key=lambda q: -len(answers[q]))[:6], running, strict=True):
+            answer = future.result(timeout=60)
+            assert answer.status == 200, answer.body
+            assert answer.output("generated_text") == answers[question]
+        assert streamed.result(timeout=60)[-1]["finish_reason"] in {"stop", "length"}
+    assert show(host, "triton.service", "Result", "ActiveState") == {"Result": "success", "ActiveState": "inactive"}
+    assert host.run(["pgrep", "-u", "triton"]).stdout == ""
+    assert host.run(["ls", "-A", "/dev/shm"]).stdout == ""
+    refused = kserve.call(f"{endpoints['http']}/v2/health/ready")
+    assert (refused.status, refused.error) == (502, "the inference server is not answering")
+
+
+def test_start_returns_when_the_server_answers(host: Any) -> None:
+    host.run(["systemctl", "stop", "triton.service"])
+    assert host.run(["systemctl", "start", "triton.service"]).returncode == 0
+    ready = host.run(
+        ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--unix-socket", "/run/triton/http.sock", "http://triton/v2/health/ready"]
+    )  # fmt: skip
+    assert ready.stdout == "200"
+
+
+def test_a_crash_restarts_the_server_and_brings_the_models_back(
+    endpoints: dict[str, Any], answers: dict[str, str], host: Any
+) -> None:
+    before = show(host, "triton.service", "MainPID", "NRestarts")
+    host.run(["kill", "-KILL", before["MainPID"]])
+    wait_until(lambda: show(host, "triton.service", "MainPID")["MainPID"] not in {"0", before["MainPID"]}, 30, "a new process")
+    wait_until(lambda: serves(endpoints, answers), 60, "the models are back")
+    assert int(show(host, "triton.service", "NRestarts")["NRestarts"]) == int(before["NRestarts"]) + 1
+
+
+def test_a_reboot_brings_the_models_back(endpoints: dict[str, Any], answers: dict[str, str], host: Any) -> None:
+    booted = host.run(["cat", "/proc/1/stat"]).stdout.split()[21]
+    host.reboot()
+    wait_until(lambda: serves(endpoints, answers), 90, "the models are back after a reboot")
+    assert host.run(["cat", "/proc/1/stat"]).stdout.split()[21] != booted
+    status = json.loads(host.run(["tritonctl", "status", "--json"]).stdout)
+    assert status["ok"] is True
