@@ -1,7 +1,7 @@
 """Action that waits for an asynchronous build and shows how far it is.
 
-Ansible says nothing while an asynchronous task runs. A build of minutes without a line looks like a hang, so this action reads the
-end of the build's log at each interval and prints ninja's ``[n/m]`` as a percentage.
+Ansible says nothing while an asynchronous task runs, and a build of minutes without a line looks like a hang.
+So this action reads the end of the build's log at each interval and prints ninja's ``[n/m]`` as a percentage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def progress(log: str) -> str:
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Arguments: ``jid`` (of the asynchronous task), ``log`` (on the build host), ``label``, ``interval`` (s, default 10)."""
+    """Arguments: ``jid`` of the asynchronous task, ``log`` on the build host, ``label``, ``interval`` (s)."""
 
     _requires_connection = True
 
@@ -53,7 +53,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if result.get("failed"):
                 raise AnsibleActionFail(f"the state of the build can't be read: {result.get('msg', result)}")
             seconds = int(time.monotonic() - started)
-            display.display(f"    {arguments['label']}: {progress(self._tail(arguments['log'], 400))} after {seconds} s")
+            done = progress(self._tail(arguments["log"], 400))
+            display.display(f"    {arguments['label']}: {done} after {seconds} s")
             time.sleep(arguments["interval"])
         self._job(arguments["jid"], "cleanup", task_vars)
         result["changed"] = True

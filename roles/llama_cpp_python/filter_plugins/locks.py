@@ -27,7 +27,7 @@ def lock_version(text: str, package: str) -> str:
     """Return the one version that a lock gives a package. Raises when it has none, or several."""
     versions = re.findall(rf"^{re.escape(package)}==(\S+)", text, re.MULTILINE)
     if len(versions) != 1:
-        raise AnsibleFilterError(f"lock_version: the lock has {len(versions)} versions of {package}, expected one")
+        raise AnsibleFilterError(f"lock_version: {len(versions)} versions of {package} are locked, not one")
     return str(versions[0])
 
 

@@ -1,8 +1,9 @@
 """Jinja filters over the controller's store of built wheels.
 
-A wheel lies at ``<store>/<key>/<sha256>/<file>.whl``, its manifest at ``<store>/<key>/manifest.json``. The manifest is written last
-and by a rename, so a wheel is there whole or not at all. It holds all inputs of the build (``wanted``), the version of the C
-library that it was built with (``glibc``), the path of the file below the key's directory and its digest.
+A wheel lies at ``<store>/<key>/<sha256>/<file>.whl``, its manifest at ``<store>/<key>/manifest.json``. The
+manifest is written last and by a rename, so a wheel is there whole or not at all. It holds all inputs of the
+build (``wanted``), the version of the C library that it was built with (``glibc``), the path of the file
+below the key's directory and its digest.
 """
 
 from __future__ import annotations
@@ -22,14 +23,21 @@ def _version(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split("."))
     except ValueError as error:
-        raise AnsibleFilterError(f"'{text}' is no version of the C library; expected numbers and dots, as 2.36") from error
+        raise AnsibleFilterError(f"'{text}' is no version of the C library, as 2.36 is") from error
 
 
 def wheel_key(wanted: Wanted, glibc: str) -> str:
-    """Return the name of the store's directory for a wheel of these inputs, built with this version of the C library."""
+    """Return the store's directory for a wheel of these inputs, built with this version of the C library."""
     inputs = json.dumps({**wanted, "glibc": glibc}, sort_keys=True)
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:12]
-    parts = [wanted["name"], wanted["version"], wanted["python"], wanted.get("cpu_target"), f"glibc{glibc}", digest]
+    parts = [
+        wanted["name"],
+        wanted["version"],
+        wanted["python"],
+        wanted.get("cpu_target"),
+        f"glibc{glibc}",
+        digest,
+    ]
     return "-".join(str(part) for part in parts if part)
 
 
@@ -47,8 +55,8 @@ def _fault(directory: Path, manifest: Mapping[str, Any]) -> str:
 def stored_wheel(wanted: Wanted, store: str, glibc: str) -> dict[str, Any]:
     """Look for a wheel of these inputs that a host with this version of the C library can load.
 
-    Returns ``wanted``, ``ready`` (bool), ``faults`` (why stored ones were passed over, for the operator) and, when ready, ``path``,
-    ``file`` (its name), ``sha256`` and ``glibc``. Of several the one with the newest C library wins.
+    Returns ``wanted``, ``ready`` (bool), ``faults`` (why stored ones were passed over, for the operator) and,
+    when ready, ``path``, ``file`` (its name), ``sha256`` and ``glibc``. Of several the newest C library wins.
     """
     limit = _version(glibc)
     faults: list[str] = []
@@ -60,7 +68,7 @@ def stored_wheel(wanted: Wanted, store: str, glibc: str) -> dict[str, Any]:
                 continue
             floor = _version(manifest["glibc"])
             if floor > limit:
-                faults.append(f"{path.parent} was built with glibc {manifest['glibc']}, this host has {glibc}")
+                faults.append(f"{path.parent} needs glibc {manifest['glibc']}, this host has {glibc}")
             elif fault := _fault(path.parent, manifest):
                 faults.append(fault)
             else:
@@ -84,8 +92,9 @@ def stored_wheel(wanted: Wanted, store: str, glibc: str) -> dict[str, Any]:
 def wheel_jobs(hosts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Decide who builds what: one job per wheel that hosts lack.
 
-    Each host is ``{"host", "glibc", "missing": [wanted, ...], "build_host"}``. A job is ``{"wanted", "builder", "leader"}``: the leader
-    is the host of the play that runs the tasks (the builder itself, unless a builder outside of the play was declared).
+    Each host is ``{"host", "glibc", "missing": [wanted, ...], "build_host"}``, a job is
+    ``{"wanted", "builder", "leader"}``. The leader is the host of the play that runs the tasks: the builder,
+    unless another was declared.
     """
     jobs: dict[str, dict[str, Any]] = {}
     for host in sorted(hosts, key=lambda entry: (_version(entry["glibc"]), entry["host"])):

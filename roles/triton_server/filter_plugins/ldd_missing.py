@@ -14,7 +14,7 @@ HARMLESS = "you do not have execution permission"
 
 
 def ldd_missing(result: Mapping[str, Any]) -> list[str]:
-    """Return one sentence per missing library, symbol version or unreadable file; empty when the loader found all.
+    """Return one sentence per missing library, symbol version or unreadable file; none when all was found.
 
     ``result`` is the registered result of ``ldd FILE FILE...`` (keys ``rc``, ``stdout``, ``stderr``).
     """
@@ -30,10 +30,11 @@ def ldd_missing(result: Mapping[str, Any]) -> list[str]:
             if current not in users:
                 users.append(current)
         elif version := VERSION.search(line):
-            faults.append(f"{version.group(2)} wants {version.group(1)}, which the host's library does not have")
-    faults = [f"{library} is missing, wanted by {', '.join(users)}" for library, users in wanted_by.items()] + faults
+            faults.append(f"{version.group(2)} wants {version.group(1)}, which the host's library lacks")
+    absences = [f"{library} is missing, wanted by {', '.join(users)}" for library, users in wanted_by.items()]
+    faults = absences + faults
     if result.get("rc") != 0 and not faults:
-        said = [line.strip() for line in lines if line.strip() and HARMLESS not in line and not HEADER.match(line)]
+        said = [line.strip() for line in lines if line.strip() and HARMLESS not in line]
         faults.append(f"ldd ended with {result.get('rc')}: {said[-1] if said else 'no output'}")
     return list(dict.fromkeys(faults))
 
