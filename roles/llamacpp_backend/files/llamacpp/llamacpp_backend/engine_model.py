@@ -1,0 +1,125 @@
+"""The engine's Triton model: opens everything at load, hands requests to the worker, closes in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .chat import ChatTemplate, NoChatTemplate
+from .errors import BackendError, EngineFailure, LoadError
+from .generator import generate
+from .machine import QUOTA_VARIABLE, available_memory, plan_cpu
+from .prompts import PromptEncoder
+from .requests import parse_generate
+from .settings import Place, check_defaults, read_engine_settings
+from .sizing import plan_context
+from .triton_adapter import EngineReply, log, read_request
+from .worker import Job, Worker
+
+if TYPE_CHECKING:
+    from .runtime import Model
+
+DEFAULT_N_BATCH = 256  # also bounds how long a prefill step delays a cancellation
+DEFAULT_QUEUE_SIZE = 64
+
+
+class EngineModel:
+    """Serves requests with a worker. `close` is called once the worker has ended."""
+
+    def __init__(
+        self,
+        prompts: PromptEncoder,
+        worker: Worker,
+        defaults: Mapping[str, object],
+        n_ctx: int,
+        close: Callable[[], None],
+    ) -> None:
+        self._prompts = prompts
+        self._worker = worker
+        self._defaults = defaults
+        self._n_ctx = n_ctx
+        self._close = close
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Check and queue requests; a refused one is answered at once."""
+        for request in requests:
+            reply = EngineReply(request)
+            try:
+                self._accept(request, reply)
+            except BackendError as error:
+                reply.fail(error)
+            except Exception as error:  # whatever it is, the client gets its one final response
+                log("error", f"a request could not be read: {error!r}")
+                reply.fail(EngineFailure(f"internal error: {error!r}"))
+
+    def finalize(self) -> None:
+        """Let all accepted requests end, then free the model."""
+        self._worker.close()
+        self._close()
+
+    def _accept(self, request: Any, reply: EngineReply) -> None:
+        raw = read_request(request)
+        if raw.cancels is not None:
+            self._worker.cancel(raw.cancels)
+            reply.end()
+            return
+        reply.private = raw.key is not None
+        wanted = parse_generate(raw, self._defaults, self._n_ctx)
+        reply.stream = wanted.stream
+        self._worker.submit(Job(self._prompts.encode(wanted), wanted.sampling, reply, raw.key))
+
+
+def open_engine(place: Place) -> EngineModel:
+    """Load the model version at `place`. Raises LoadError."""
+    path = place.version_dir / "model.json"
+    settings = read_engine_settings(path)
+    cpu = plan_cpu(settings.engine.n_threads, len(os.sched_getaffinity(0)), os.environ.get(QUOTA_VARIABLE))
+    if cpu.passive_wait:
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Only now, as OpenMP reads its variables when the library is loaded; and a front must never load it at all.
+    from .runtime import Model, Runtime
+
+    model = Model(place.version_dir / "model.gguf", _log_native)
+    try:
+        plan = plan_context(settings.engine.n_ctx, model.n_ctx_train, model.kv_bytes_per_token(), available_memory())
+        check_defaults(path, settings.defaults, plan.n_ctx)
+        n_batch = settings.engine.n_batch or DEFAULT_N_BATCH
+        runtime = Runtime(model, n_ctx=plan.n_ctx, n_batch=n_batch, n_threads=cpu.n_threads)
+        runtime.warm_up()
+        chat = _chat(model)
+    except BaseException:
+        model.close()
+        raise
+    queue_size = settings.engine.queue_size or DEFAULT_QUEUE_SIZE
+    log(
+        "info",
+        f"model {settings.name} version {settings.version} revision {settings.revision}: "
+        f"architecture {model.architecture}, {model.bytes / 2**20:.1f} MiB, "
+        f"n_ctx {plan.n_ctx} ({plan.reason}), n_batch {runtime.n_batch}, "
+        f"threads {cpu.n_threads} ({cpu.reason}; OMP_WAIT_POLICY {os.environ.get('OMP_WAIT_POLICY', 'default')}), "
+        f"queue_size {queue_size}",
+    )
+
+    def run(job: Job) -> Any:
+        return generate(runtime, job.prompt, job.sampling, job.reply.piece, job.is_cancelled)
+
+    def close() -> None:
+        runtime.close()
+        model.close()
+
+    worker = Worker(run, queue_size, lambda line: log("error", line))
+    return EngineModel(PromptEncoder(model, chat, plan.n_ctx), worker, settings.defaults, plan.n_ctx, close)
+
+
+def _chat(model: Model) -> ChatTemplate | NoChatTemplate:
+    try:
+        return ChatTemplate(model.chat_renderer(), model.control_strings())
+    except LoadError as error:  # raw prompts work all the same
+        log("warning", f"chat is off: {error}")
+        return NoChatTemplate(str(error))
+
+
+def _log_native(level: str, line: str) -> None:
+    """llama.cpp's log: its many info lines are of use only to those who raise Triton's verbosity."""
+    log("debug" if level == "info" else level, f"llama.cpp: {line}")
