@@ -32,6 +32,8 @@ PLANNED = "planned"
 
 _SHORTEST_POLL_S = 0.05
 _LONGEST_POLL_S = 0.5
+# A question asked when time is nearly up still gets this long: "still UNLOADING" says more than "no answer".
+_LAST_QUESTION_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class Applier:
                 deadline.sleep(pause)
                 units = in_transit()
         return {
-            model_of(unit.name): f"{unit.name} was {unit.state} before and still is after {self._timeout:g} s"
+            model_of(unit.name): f"{unit.name} was {unit.state} before and still is after "
+            f"{self._timeout:g} s{_cure(unit)}"
             for unit in units
         }
 
@@ -160,7 +163,7 @@ class Applier:
         self._client.unload(action.unit, deadline)
         # Triton answers before the unload is over.
         for pause in _pauses():
-            unit = observe.state_of(action.unit, self._client, deadline)
+            unit = self._state_of(action.unit, deadline)
             if unit.state != observe.READY and unit.state not in observe.IN_TRANSIT:
                 return
             self._pause(pause, unit, deadline)
@@ -168,7 +171,7 @@ class Applier:
     def _load(self, action: Action, deadline: Deadline) -> None:
         self._client.load(action.unit, deadline)
         for pause in _pauses():
-            unit = observe.state_of(action.unit, self._client, deadline)
+            unit = self._state_of(action.unit, deadline)
             if unit.state == observe.READY:
                 self._check_served(action, unit, deadline)
                 return
@@ -177,9 +180,12 @@ class Applier:
                 raise TritonctlError(f"{action.unit} is UNAVAILABLE after its load: {reason}")
             self._pause(pause, unit, deadline)
 
+    def _state_of(self, unit: str, deadline: Deadline) -> Unit:
+        return observe.state_of(unit, self._client, Deadline(max(deadline.remaining, _LAST_QUESTION_S)))
+
     def _pause(self, seconds: float, unit: Unit, deadline: Deadline) -> None:
         if deadline.expired:
-            raise TimedOut(f"{unit.name} is still {unit.state} after {deadline.seconds:g} s")
+            raise TimedOut(f"{unit.name} is still {unit.state} after {deadline.seconds:g} s{_cure(unit)}")
         deadline.sleep(seconds)
 
     def _check_served(self, action: Action, unit: Unit, deadline: Deadline) -> None:
@@ -196,6 +202,13 @@ class Applier:
                 f"{unit.name} serves revision {revision or 'none'}, wanted {action.revision}: "
                 "the model repository and the desired set are not of one deployment"
             )
+
+
+def _cure(unit: Unit) -> str:
+    # Requests under way hold an unload up; one that met a dead process holds it up for ever (2.51).
+    if unit.state != observe.UNLOADING:
+        return ""
+    return " (requests under way hold it up; if none are, only `systemctl restart triton` ends it)"
 
 
 def _pauses() -> Iterable[float]:

@@ -235,7 +235,7 @@ def _finish(arguments: argparse.Namespace, run: Run, note: str | None = None) ->
 
 def _fail(arguments: argparse.Namespace, text: str, code: int) -> int:
     if arguments.json:
-        _print_json({"ok": False, "error": text})
+        _print_json({"ok": False, "changed": False, "error": text})
     _say_error(text)
     return code
 

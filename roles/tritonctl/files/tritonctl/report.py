@@ -109,7 +109,8 @@ def verify_text(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         right = sum(check.error is None for check in verdict.checks)
         head = "ok    " if verdict.ok else "FAILED"
-        lines.append(f"{head}  {verdict.model}: {right} of {len(verdict.checks)} answers as expected")
+        answers = f"{right} of {len(verdict.checks)} answers as expected" if verdict.checks else "not asked"
+        lines.append(f"{head}  {verdict.model}: {answers}")
         lines += [f"        {one_line(error)}" for error in verdict.state_errors]
         for check in verdict.checks:
             answer = "FAILED: " + one_line(check.error) if check.error else "-> " + _shorten(check.text or "")

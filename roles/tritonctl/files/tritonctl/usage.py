@@ -35,7 +35,8 @@ one waits for a restart), and for each model what is desired and, per unit, the 
 version, revision and the reason of a failure. States: READY, LOADING, UNLOADING,
 UNAVAILABLE (unloaded, or failed), NOT_LOADED (never loaded), ABSENT (not in the
 repository). Reads only. Exits 1 when a model is not as desired. A model whose process
-has died still shows READY, because the server says so: `tritonctl verify` finds it.
+has died still shows READY, because the server says so: `tritonctl verify` finds it,
+`systemctl restart triton` replaces it.
 
 examples:
   tritonctl status
@@ -56,7 +57,7 @@ model afresh, unload it first.
 
 examples:
   tritonctl load demo
-  tritonctl unload demo && tritonctl load demo      start it afresh, also when its process has died
+  tritonctl unload demo && tritonctl load demo      start it afresh
 
 """
     + EXIT_CODES

@@ -94,8 +94,8 @@ def _check(client: Client, model: str, golden: Golden, timeout: float, progress:
     except ServerRefused as exception:
         error = exception.reason
         if "Stub process" in exception.reason:
-            cure = f"tritonctl unload {model} && tritonctl load {model}"
-            error += f" (the model's process has died; `{cure}` replaces it)"
+            # Not unload and load: once a request has met the dead process, an unload never ends (2.51).
+            error += " (the model's process has died; `systemctl restart triton` replaces it)"
     return Check(golden, text, error, timed_out, time.monotonic() - begin)
 
 
