@@ -89,7 +89,7 @@ def simulate(fake: Any, **states: str) -> dict[str, str]:
 def test_entries_without_state_count_as_not_loaded(fake: Any, tool: Tool) -> None:
     simulate(fake, demo_stream="", demo="")
     code, document = tool("status")
-    assert (code, document["as_desired"]) == (1, False)
+    assert (code, document["ok"]) == (1, False)
     assert [unit["state"] for unit in document["models"][0]["units"]] == ["NOT_LOADED", "NOT_LOADED"]
     code, document = tool("apply")
     assert (code, document["ok"], document["changed"]) == (0, True, True)
@@ -307,13 +307,23 @@ def test_an_answer_that_never_comes_times_out(fake: Any, tool: Tool) -> None:
     [
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n[{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n[]",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n[{[{[",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n[5]",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
         b"",
     ],
-    ids=["not-http", "truncated", "not-json", "not-a-list", "nameless", "truncated-chunk", "closed"],
+    ids=[
+        "not-http",
+        "truncated",
+        "truncated-into-json",
+        "not-json",
+        "not-a-list",
+        "nameless",
+        "truncated-chunk",
+        "closed",
+    ],
 )
 def test_garbage_is_told_from_a_server(fake: Any, tool: Tool, raw: bytes) -> None:
     fake.rules["POST /v2/repository/index"] = raw
@@ -383,10 +393,21 @@ def test_wait_returns_when_the_server_comes(fake: Any, tool: Tool) -> None:
     assert "not live" in document["error"]
 
 
+def test_wait_for_a_socket_that_is_not_there_yet(
+    fake: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = tmp_path / "later.sock"
+    threading.Timer(0.3, later.symlink_to, (fake.socket_path,)).start()
+    assert cli.main(["wait", "--socket", str(later), "--timeout", "10"]) == 0
+    later.unlink()
+    assert cli.main(["wait", "--socket", str(later), "--timeout", "0.3"]) == 4
+    assert "no such socket" in capsys.readouterr().err
+
+
 def test_only_one_changes_things(fake: Any, tool: Tool) -> None:
     simulate(fake, demo_stream="", demo="")
     handle = os.open(os.path.dirname(fake.socket_path), os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
+    fcntl.flock(handle, fcntl.LOCK_SH)  # keeps out only whoever wants to be alone
     for command in (["apply"], ["load", "demo"], ["unload", "demo"]):
         code, document = tool(*command, "--timeout", "0.3")
         assert code == 4

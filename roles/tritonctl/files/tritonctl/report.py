@@ -19,7 +19,7 @@ def status_json(status: Status) -> dict[str, Any]:
     server = status.server
     release = status.release
     return {
-        "as_desired": status.as_desired,
+        "ok": status.exit_code == 0,
         "server": {
             "reachable": server is not None,
             "live": server.live if server else False,

@@ -62,10 +62,6 @@ class Status:
     desired_error: TritonctlError | None
 
     @property
-    def as_desired(self) -> bool:
-        return self.exit_code == EXIT_OK
-
-    @property
     def exit_code(self) -> int:
         if self.error is not None:
             return self.error.exit_code
