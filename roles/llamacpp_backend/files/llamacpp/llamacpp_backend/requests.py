@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .contract import PRIVATE_CANCEL, PRIVATE_KEY, PROMPT_NAMES, STREAM
+from .contract import PRIVATE_CANCEL, PRIVATE_KEY, PRIVATE_PARAMETERS, PROMPT_NAMES, STREAM
 from .errors import BadRequest
 from .parameters import SAMPLING_NAMES, Sampling, parse_sampling
 
@@ -74,7 +74,7 @@ def front_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
             f"{STREAM} is {parameters[STREAM]!r}; this model answers once: allowed is false, "
             "for a stream call the model with _stream after its name (or generate_stream)"
         )
-    for name in (PRIVATE_KEY, PRIVATE_CANCEL):
+    for name in (PRIVATE_KEY, PRIVATE_CANCEL, PRIVATE_PARAMETERS):
         if name in handed_on:
             raise BadRequest(f"unknown parameter '{name}'; allowed are {', '.join(SAMPLING_NAMES)}")
     return handed_on

@@ -47,16 +47,14 @@ def read_place(args: Mapping[str, str]) -> Place:
 def read_request(request: Any) -> RawRequest:
     """Decode a request's inputs and parameters. Raises BadRequest."""
     inputs = {tensor.name(): _decode(tensor) for tensor in request.inputs()}
-    return RawRequest(inputs, read_parameters(request))
+    parameters = read_parameters(request)
+    handed_on = parameters.pop(contract.PRIVATE_PARAMETERS, "{}")
+    return RawRequest(inputs, {**_parse_parameters(handed_on), **parameters})
 
 
 def read_parameters(request: Any) -> dict[str, Any]:
     """A request's parameters by name. Raises BadRequest."""
-    try:
-        parameters = json.loads(request.parameters() or "{}")
-    except ValueError as error:
-        raise BadRequest(f"the request's parameters can't be read: {error}") from error
-    return dict(parameters)
+    return _parse_parameters(request.parameters() or "{}")
 
 
 def log(level: str, line: str) -> None:
@@ -169,7 +167,8 @@ class EngineCall:
     def ask(self, inputs: Sequence[Any], parameters: Mapping[str, Any], key: str) -> list[Any]:
         """The engine's answer as tensors. Waits for it. Raises BackendError with the engine's own code."""
         tensors: list[Any] = []
-        for response in self._send(inputs, {**parameters, contract.PRIVATE_KEY: key}):
+        private = {contract.PRIVATE_KEY: key, contract.PRIVATE_PARAMETERS: json.dumps(parameters)}
+        for response in self._send(inputs, private):
             if response.has_error():
                 raise EngineFailure(response.error().message())
             tensors += response.output_tensors()
@@ -197,6 +196,13 @@ class EngineCall:
             return call.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
             raise Unavailable(f"model '{self._engine_model}' can't be called: {error}") from error
+
+
+def _parse_parameters(text: Any) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"the request's parameters can't be read: {error}") from error
 
 
 def _kind(config: Mapping[str, Any]) -> str:
