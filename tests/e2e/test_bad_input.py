@@ -88,7 +88,7 @@ def test_infer(
         ({"text_input": LONG}, ["2048"]),
         ({"text_input": "a", "max_tokens": 0}, ["max_tokens", "2048"]),
         ({"text_input": "a", "max_token": 5}, ["max_token"]),
-        ({"text_input": "a", "temperature": "NaN"}, ["temperature"]),
+        ({"text_input": "a", "temperature": -1}, ["temperature", "-1"]),
     ],
 )
 def test_generate(endpoints: dict[str, Any], route: str, members: dict[str, Any], words: list[str]) -> None:
@@ -97,6 +97,15 @@ def test_generate(endpoints: dict[str, Any], route: str, members: dict[str, Any]
     assert 400 <= answer.status < 500, text
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize("route", ["generate", "generate_stream"])
+def test_words_for_a_number_in_generate(endpoints: dict[str, Any], route: str) -> None:
+    """Triton itself reads members that name an input, and calls a JSON type that does not fit an error of its own (500)."""
+    members = {"text_input": "a", "temperature": "NaN"}
+    answer = kserve.call(f"{endpoints['http']}/v2/models/{MODEL}/{route}", members)
+    assert answer.status in {400, 500}
+    assert "JSON non-number" in answer.error
 
 
 def test_invalid_utf8(endpoints: dict[str, Any]) -> None:

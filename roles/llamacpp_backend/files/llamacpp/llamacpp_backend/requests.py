@@ -56,7 +56,8 @@ def parse_generate(raw: RawRequest, defaults: Mapping[str, object], n_ctx: int) 
         if key in options:
             raise BadRequest(f"{key} is given both as an input and as a parameter; give it once")
         options[key] = _text_of(key, value)
-    stream = options.pop(STREAM, False)
+    # Clients of this model want a stream; a front, which is known by its key, wants one response.
+    stream = options.pop(STREAM, raw.key is None)
     if not isinstance(stream, bool):
         raise BadRequest(f"{STREAM} is {stream!r}; allowed are true and false")
     unknown = sorted(set(options) - set(SAMPLING_NAMES))
