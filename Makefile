@@ -2,7 +2,67 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 # Ansible starts in half the time when its bytecode may be kept.
 unexport PYTHONDONTWRITEBYTECODE
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+PLAYBOOK := ansible-playbook -i inventories/lab
+# Our Python, without the parts that only run where torch or Triton is.
+PYTHON_FILES := $(wildcard roles/*/files/*/ roles/*/filter_plugins roles/*/action_plugins) bench docs files lab tests
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: tools
 tools: ## build .venv from requirements/tools.txt (no-op while that is unchanged)
 	@lab/bin/tools
+
+.PHONY: demo
+demo: tools ## boot a lab host, deploy to it, show the four curl checks; leaves it running
+	@$(PLAYBOOK) lab/create.yml lab/prepare.yml site.yml
+	@lab/bin/curl-checks
+
+.PHONY: demo-down
+demo-down: tools ## remove everything that `make demo` made
+	@$(PLAYBOOK) lab/destroy.yml
+
+.PHONY: docs
+docs: tools ## write docs/variables.md from the argument specs
+	@python docs/make_variables.py
+
+.PHONY: lint
+lint: tools ## ansible-lint (production), yamllint, ruff, mypy --strict
+	@ansible-lint
+	@yamllint --strict .
+	@ruff check .
+	@ruff format --check .
+	@mypy $(PYTHON_FILES)
+
+.PHONY: unit
+unit: tools ## tests that need no host
+	@pytest -q tests/unit
+
+SCENARIOS := default debian13 bad_input
+.PHONY: $(SCENARIOS:%=scenario-%)
+$(SCENARIOS:%=scenario-%): scenario-%: tools
+	@molecule test --scenario-name $*
+
+.PHONY: test
+test: ## everything that CI runs: lint, unit tests, molecule scenarios
+	@lab/bin/steps lint unit $(SCENARIOS:%=scenario-%)
+
+.PHONY: test-full
+test-full: ## everything there is, the deploy timings included
+	@lab/bin/steps lint unit $(SCENARIOS:%=scenario-%) bench-deploy
+
+.PHONY: bench-deploy
+bench-deploy: tools ## time a deploy: bare host, cold store, converged host (bench/results/deploy.json)
+	@python bench/deploy.py --cold
+
+.PHONY: lock
+lock: tools ## lock requirements/tools.in again
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes requirements/tools.in -o requirements/tools.txt
+
+.PHONY: clean-cache
+clean-cache: ## remove cached images and wheels
+	@rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/triton-llamacpp"
+	@podman image ls --quiet --filter 'reference=localhost/triton-llamacpp/*' | xargs -r podman rmi
