@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 PLAYBOOK := ansible-playbook -i inventories/lab
 # Our Python, without the parts that only run where torch or Triton is.
-PYTHON_FILES := $(wildcard roles/*/files/*/ roles/*/filter_plugins roles/*/action_plugins) bench docs files lab tests
+PYTHON_FILES := $(wildcard roles/*/files/[l-t]*/*.py roles/*/files/llamacpp/*/ roles/*/filter_plugins roles/*/action_plugins) bench docs files lab tests
 
 .PHONY: help
 help: ## show this list
@@ -31,7 +31,7 @@ docs: tools ## write docs/variables.md from the argument specs
 
 .PHONY: lint
 lint: tools ## ansible-lint (production), yamllint, ruff, mypy --strict
-	@ansible-lint
+	@ANSIBLE_INVENTORY=inventories/example ansible-lint
 	@yamllint --strict .
 	@ruff check .
 	@ruff format --check .

@@ -4,8 +4,8 @@ warm   a bare host, the wheel in the store: until `site.yml` ends, that is until
 cold   the same with an empty store, so that the wheel is built on the host
 rerun  `site.yml` on the converged host
 
-Run it as `make bench-deploy`. It makes a lab of its own and removes it. Times are of the machine it runs on and no test depends on
-them; the result goes to bench/results/deploy.json, with the longest tasks of each run.
+Run it as `make bench-deploy`. It makes a lab of its own and removes it. Times are of the machine it runs on and no
+test depends on them; the result goes to bench/results/deploy.json, with the longest tasks of each run.
 """
 
 from __future__ import annotations

@@ -52,7 +52,11 @@ def page() -> str:
     for role, spec in specs().items():
         parts.append(f"\n## {role}\n\n{plain(spec['short_description'])}.\n")
         table = rows(spec.get("options", {}))
-        parts.append("\n".join(["", "| variable | type | default | meaning |", "|---|---|---|---|", *table, ""]) if table else "\nNo variables.\n")
+        parts.append(
+            "\n".join(["", "| variable | type | default | meaning |", "|---|---|---|---|", *table, ""])
+            if table
+            else "\nNo variables.\n"
+        )
     return "".join(parts)
 
 

@@ -32,9 +32,7 @@ class Host:
 
     def reboot(self) -> None:
         """Shut the host down in order and boot it again; its services may still be starting at the return."""
-        subprocess.run(
-            ["podman", "restart", "--time", "120", self.container], check=True, capture_output=True
-        )
+        subprocess.run(["podman", "restart", "--time", "120", self.container], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="session")

@@ -40,9 +40,7 @@ class Answer:
 def call(url: str, body: dict[str, Any] | bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
     """GET `url`, or POST `body` to it. An error status is an answer too."""
     data = json.dumps(body, ensure_ascii=False).encode() if isinstance(body, dict) else body
-    request = urllib.request.Request(
-        url, data=data, headers={"Content-Type": "application/json", **(headers or {})}
-    )
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json", **(headers or {})})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
             return Answer(response.status, response.read())
@@ -57,9 +55,7 @@ def text_tensor(name: str, text: str) -> dict[str, Any]:
 
 def infer(base: str, model: str, text: str, tensor: str = "prompt", **parameters: Any) -> Answer:
     """POST /v2/models/MODEL/infer with one text input and request parameters."""
-    return call(
-        f"{base}/v2/models/{model}/infer", {"inputs": [text_tensor(tensor, text)], "parameters": parameters}
-    )
+    return call(f"{base}/v2/models/{model}/infer", {"inputs": [text_tensor(tensor, text)], "parameters": parameters})
 
 
 def stream(base: str, model: str, **members: Any) -> Iterator[dict[str, Any]]:

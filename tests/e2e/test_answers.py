@@ -1,4 +1,4 @@
-"""The answers of the demo model, which it has learned by heart: right weights, tokenizer, template and stop handling show here."""
+"""The demo model's answers, which it has learned by heart: weights, tokenizer, template and stop handling show here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import queue
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import kserve
 import numpy as np
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-
-import kserve
 
 MODEL = "qwen_gguf"
 ENGINE = "qwen_gguf_stream"
@@ -56,18 +55,14 @@ def test_answers_at_once_are_the_answers_alone(endpoints: dict[str, Any], answer
 def test_tritonclient_http(endpoints: dict[str, Any], answers: dict[str, str]) -> None:
     question, expected = next(iter(answers.items()))
     with httpclient.InferenceServerClient(endpoints["http"].removeprefix("http://")) as client:
-        result = client.infer(
-            MODEL, [text_input(httpclient, "prompt", question)], parameters={"max_tokens": 1024}
-        )
+        result = client.infer(MODEL, [text_input(httpclient, "prompt", question)], parameters={"max_tokens": 1024})
         assert result.as_numpy("generated_text")[0].decode() == expected
 
 
 def test_tritonclient_grpc(endpoints: dict[str, Any], answers: dict[str, str]) -> None:
     question, expected = next(iter(answers.items()))
     with grpcclient.InferenceServerClient(endpoints["grpc"]) as client:
-        result = client.infer(
-            MODEL, [text_input(grpcclient, "prompt", question)], parameters={"max_tokens": 1024}
-        )
+        result = client.infer(MODEL, [text_input(grpcclient, "prompt", question)], parameters={"max_tokens": 1024})
         assert result.as_numpy("generated_text")[0].decode() == expected
         assert int(result.as_numpy("completion_tokens")[0]) > 0
 
@@ -122,9 +117,7 @@ def test_max_tokens_ends_with_length(endpoints: dict[str, Any], answers: dict[st
     assert expected.startswith(answer.output("generated_text"))
 
 
-def test_a_stop_string_ends_the_answer_and_is_not_in_it(
-    endpoints: dict[str, Any], answers: dict[str, str]
-) -> None:
+def test_a_stop_string_ends_the_answer_and_is_not_in_it(endpoints: dict[str, Any], answers: dict[str, str]) -> None:
     question, expected = next((q, a) for q, a in answers.items() if a.count(" ") > 6)
     stop = expected.split(" ")[4]
     answer = kserve.infer(endpoints["http"], MODEL, question, stop=stop, max_tokens=1024)

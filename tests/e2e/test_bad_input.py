@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 import kserve
+import pytest
 
 MODEL = "qwen_gguf"
 LONG = "word " * 4000
@@ -101,7 +100,7 @@ def test_generate(endpoints: dict[str, Any], route: str, members: dict[str, Any]
 
 @pytest.mark.parametrize("route", ["generate", "generate_stream"])
 def test_words_for_a_number_in_generate(endpoints: dict[str, Any], route: str) -> None:
-    """Triton itself reads members that name an input, and calls a JSON type that does not fit an error of its own (500)."""
+    """Triton itself reads members that name an input, and answers 500 for a JSON type that does not fit."""
     members = {"text_input": "a", "temperature": "NaN"}
     answer = kserve.call(f"{endpoints['http']}/v2/models/{MODEL}/{route}", members)
     assert answer.status in {400, 500}

@@ -7,9 +7,8 @@ import subprocess
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
 import kserve
+import pytest
 
 MODEL = "qwen_gguf"
 

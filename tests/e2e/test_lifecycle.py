@@ -1,4 +1,4 @@
-"""Start, stop, crash and reboot of the service, and what the unit is really run with. These leave the host as they found it."""
+"""Start, stop, crash and reboot of the service, and what the unit is run with. The host is left as it was found."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def show(host: Any, unit: str, *properties: str) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _serves_before_and_after(endpoints: dict[str, Any], answers: dict[str, str], host: Any) -> Any:
     assert serves(endpoints, answers)
-    host.run(["systemctl", "reset-failed", "triton.service"])  # these tests start it more often than the unit's limit allows
+    host.run(
+        ["systemctl", "reset-failed", "triton.service"]
+    )  # these tests start it more often than the unit's limit allows
     yield
     host.run(["systemctl", "start", "triton.service"])
     wait_until(lambda: serves(endpoints, answers), 60, "the model answers again")
@@ -56,13 +58,12 @@ def test_nothing_but_the_edge_listens(host: Any) -> None:
 
 
 def test_who_may_reach_the_sockets(host: Any) -> None:
-    assert host.run(["ls", "-A", "/run/triton"]).stdout.split() == sorted(
-        [*SOCKETS, "release", "service.fingerprint"]
-    )
+    assert host.run(["ls", "-A", "/run/triton"]).stdout.split() == sorted([*SOCKETS, "release", "service.fingerprint"])
     connect = "import socket; socket.socket(socket.AF_UNIX).connect('/run/triton/http.sock'); print('connected')"
     assert host.run(["runuser", "-u", "triton-edge", "--", "python3", "-c", connect]).stdout == "connected\n"
     refused = host.run(["runuser", "-u", "nobody", "--", "python3", "-c", connect])
-    assert refused.stdout == "" and "PermissionError" in refused.stderr
+    assert refused.stdout == ""
+    assert "PermissionError" in refused.stderr
 
 
 def test_the_release_and_the_models_belong_to_root(host: Any) -> None:
@@ -72,7 +73,9 @@ def test_the_release_and_the_models_belong_to_root(host: Any) -> None:
 
 
 def test_the_sandbox_holds(host: Any) -> None:
-    properties = show(host, "triton.service", "PrivateNetwork", "ProtectSystem", "NoNewPrivileges", "MemoryDenyWriteExecute")
+    properties = show(
+        host, "triton.service", "PrivateNetwork", "ProtectSystem", "NoNewPrivileges", "MemoryDenyWriteExecute"
+    )
     assert properties == {
         "PrivateNetwork": "yes", "ProtectSystem": "strict", "NoNewPrivileges": "yes", "MemoryDenyWriteExecute": "yes",
     }  # fmt: skip
@@ -84,17 +87,17 @@ def test_the_sandbox_holds(host: Any) -> None:
     assert "size=2097152k" in host.run([*inside, "grep ' /dev/shm tmpfs' /proc/mounts | tail -1"]).stdout
     score = host.run(["systemd-analyze", "security", "--no-pager", "triton.service"]).stdout.splitlines()[-1]
     match = re.search(r"([0-9.]+) (SAFE|OK|MEDIUM|EXPOSED|UNSAFE)", score)
-    assert match is not None and float(match[1]) < 1.5, score
+    assert match is not None, score
+    assert float(match[1]) < 1.5, score
 
 
 def test_the_journal_has_the_load_line_at_once_and_in_utf8(host: Any) -> None:
     journal = host.run(["journalctl", "-u", "triton.service", "--no-pager", "-o", "cat"]).stdout
-    assert f"{MODEL}_stream" in journal and "revision" in journal
+    assert f"{MODEL}_stream" in journal
+    assert "revision" in journal
 
 
-def test_a_stop_lets_running_generations_finish(
-    endpoints: dict[str, Any], answers: dict[str, str], host: Any
-) -> None:
+def test_a_stop_lets_running_generations_finish(endpoints: dict[str, Any], answers: dict[str, str], host: Any) -> None:
     """Six long answers are on their way, and an idle client holds a connection to the edge."""
     url = urlsplit(endpoints["http"])
     parameters = {"temperature": 1.5, "max_tokens": 1500, "stop": "no such text", "seed": 7}
@@ -103,9 +106,7 @@ def test_a_stop_lets_running_generations_finish(
             pool.submit(kserve.infer, endpoints["http"], MODEL, question, max_tokens=1024)
             for question in sorted(answers, key=lambda q: -len(answers[q]))[:6]
         ]
-        streamed = pool.submit(
-            lambda: list(kserve.stream(endpoints["http"], MODEL, text_input="a", **parameters))
-        )
+        streamed = pool.submit(lambda: list(kserve.stream(endpoints["http"], MODEL, text_input="a", **parameters)))
         time.sleep(0.3)
         unfinished = [future for future in running if not future.done()]
         stop = host.run(["systemctl", "stop", "triton.service"])
@@ -135,7 +136,9 @@ def test_a_crash_restarts_the_server_and_brings_the_models_back(
 ) -> None:
     before = show(host, "triton.service", "MainPID", "NRestarts")
     host.run(["kill", "-KILL", before["MainPID"]])
-    wait_until(lambda: show(host, "triton.service", "MainPID")["MainPID"] not in {"0", before["MainPID"]}, 30, "a new process")
+    wait_until(
+        lambda: show(host, "triton.service", "MainPID")["MainPID"] not in {"0", before["MainPID"]}, 30, "a new process"
+    )
     wait_until(lambda: serves(endpoints, answers), 60, "the models are back")
     assert int(show(host, "triton.service", "NRestarts")["NRestarts"]) == int(before["NRestarts"]) + 1
 

@@ -39,10 +39,7 @@ def units(document: dict[str, Any], model: str = MODEL) -> dict[str, dict[str, A
 
 
 def write(host: Any, path: str, text: str) -> None:
-    assert (
-        host.run(["sh", "-c", 'mkdir -p "${1%/*}" && printf %s "$2" > "$1"', "sh", path, text]).returncode
-        == 0
-    )
+    assert host.run(["sh", "-c", 'mkdir -p "${1%/*}" && printf %s "$2" > "$1"', "sh", path, text]).returncode == 0
 
 
 @pytest.fixture(autouse=True)
@@ -143,9 +140,7 @@ def test_apply_loads_what_is_missing_and_then_rests(host: Any) -> None:
     assert (code, document["changed"], document["actions"]) == (0, False, [])
 
 
-def test_another_revision_is_reloaded_and_asserted(
-    host: Any, desired_copy: tuple[str, dict[str, Any]]
-) -> None:
+def test_another_revision_is_reloaded_and_asserted(host: Any, desired_copy: tuple[str, dict[str, Any]]) -> None:
     """The files keep their revision, so what is served after the reload can't be what is wanted."""
     path, document = desired_copy
     for model in document["models"]:

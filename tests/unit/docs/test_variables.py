@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-ROLES = sorted(path.name for path in (REPOSITORY / "roles").iterdir())
+ROLES = sorted(path.parents[1].name for path in REPOSITORY.glob("roles/*/tasks/main.yml"))
 
 spec = importlib.util.spec_from_file_location("make_variables", REPOSITORY / "docs" / "make_variables.py")
-assert spec is not None and spec.loader is not None
+assert spec is not None
+assert spec.loader is not None
 make_variables = importlib.util.module_from_spec(spec)
 sys.modules["make_variables"] = make_variables
 spec.loader.exec_module(make_variables)

@@ -30,12 +30,8 @@ def test_nothing_is_missing() -> None:
 
 
 def test_a_library_is_named_once_with_all_who_want_it() -> None:
-    said = (
-        "/r/a.so:\n\tlibx.so.1 => not found\n\tlibx.so.1 => not found\n/r/stub:\n\tlibx.so.1 => not found\n"
-    )
-    assert ldd_missing({"rc": 0, "stdout": said, "stderr": ""}) == [
-        "libx.so.1 is missing, wanted by /r/a.so, /r/stub"
-    ]
+    said = "/r/a.so:\n\tlibx.so.1 => not found\n\tlibx.so.1 => not found\n/r/stub:\n\tlibx.so.1 => not found\n"
+    assert ldd_missing({"rc": 0, "stdout": said, "stderr": ""}) == ["libx.so.1 is missing, wanted by /r/a.so, /r/stub"]
 
 
 def test_a_symbol_version_that_the_host_lacks_is_named() -> None:

@@ -228,9 +228,7 @@ def infer_answers(fake: Any, text: str) -> list[Any]:
 
     def answer(body: Any) -> tuple[int, object]:
         bodies.append(body)
-        return 200, {
-            "outputs": [{"name": "generated_text", "datatype": "BYTES", "shape": [1], "data": [text]}]
-        }
+        return 200, {"outputs": [{"name": "generated_text", "datatype": "BYTES", "shape": [1], "data": [text]}]}
 
     fake.rules["POST /v2/models/demo/infer"] = answer
     return bodies
@@ -278,9 +276,7 @@ def test_verify_fails_on_the_wrong_revision_though_the_answer_is_right(fake: Any
     infer_answers(fake, "fine")
     code, document = tool("verify")
     assert code == 1
-    assert document["models"][0]["state_errors"] == [
-        "demo_stream serves revision ffffffffffff, wanted 0123456789ab"
-    ]
+    assert document["models"][0]["state_errors"] == ["demo_stream serves revision ffffffffffff, wanted 0123456789ab"]
 
 
 def test_verify_of_a_dead_process_names_the_cure(fake: Any, tool: Tool) -> None:
@@ -393,9 +389,7 @@ def test_wait_returns_when_the_server_comes(fake: Any, tool: Tool) -> None:
     assert "not live" in document["error"]
 
 
-def test_wait_for_a_socket_that_is_not_there_yet(
-    fake: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wait_for_a_socket_that_is_not_there_yet(fake: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     later = tmp_path / "later.sock"
     threading.Timer(0.3, later.symlink_to, (fake.socket_path,)).start()
     assert cli.main(["wait", "--socket", str(later), "--timeout", "10"]) == 0
@@ -444,9 +438,7 @@ def test_bad_names_reach_no_url(fake: Any, tool: Tool, name: str) -> None:
     assert set(fake.requests) <= {"POST /v2/repository/index"}
 
 
-def test_missing_desired_set_changes_nothing(
-    fake: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_desired_set_changes_nothing(fake: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulate(fake, demo_stream="READY", demo="READY")
     tool = Tool(fake, str(tmp_path / "none.json"), capsys)
     assert tool("apply")[0] == 2
@@ -498,9 +490,7 @@ def test_no_traceback_even_for_our_own_faults(fake: Any, tool: Tool, monkeypatch
     assert "Traceback" not in error
 
 
-def test_launcher_by_links_and_interrupted(
-    fake: Any, tmp_path: Path, write_desired: Callable[..., str]
-) -> None:
+def test_launcher_by_links_and_interrupted(fake: Any, tmp_path: Path, write_desired: Callable[..., str]) -> None:
     simulate(fake, demo_stream="", demo="")
     fake.rules["POST /v2/repository/models/demo_stream/load"] = lambda _body: (
         fake.over.wait(10),

@@ -39,22 +39,14 @@ def play(actions: list[Action], observed: dict[str, Unit]) -> dict[str, Unit]:
 
 
 def units(name: str) -> st.SearchStrategy[Unit]:
-    serving = st.builds(
-        Unit, st.just(name), st.just(READY), st.sampled_from([1, 2]), st.sampled_from([OLD, NEW, None])
-    )
-    idle = st.builds(
-        Unit, st.just(name), st.sampled_from([NOT_LOADED, UNAVAILABLE, LOADING, UNLOADING, ABSENT])
-    )
+    serving = st.builds(Unit, st.just(name), st.just(READY), st.sampled_from([1, 2]), st.sampled_from([OLD, NEW, None]))
+    idle = st.builds(Unit, st.just(name), st.sampled_from([NOT_LOADED, UNAVAILABLE, LOADING, UNLOADING, ABSENT]))
     return serving | idle
 
 
-WORLDS = st.fixed_dictionaries(
-    {}, optional={unit: units(unit) for name in NAMES for unit in (f"{name}_stream", name)}
-)
+WORLDS = st.fixed_dictionaries({}, optional={unit: units(unit) for name in NAMES for unit in (f"{name}_stream", name)})
 TARGETS = st.lists(
-    st.builds(
-        target, st.sampled_from(NAMES), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([OLD, NEW])
-    ),
+    st.builds(target, st.sampled_from(NAMES), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([OLD, NEW])),
     unique_by=lambda t: t.name,
 )
 

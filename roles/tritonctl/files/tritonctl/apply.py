@@ -74,9 +74,7 @@ class Applier:
     timeout: seconds for each load and for each unload. tell: called with each outcome as it comes.
     """
 
-    def __init__(
-        self, client: Client, timeout: float, progress: Progress, tell: Callable[[Outcome], None]
-    ) -> None:
+    def __init__(self, client: Client, timeout: float, progress: Progress, tell: Callable[[Outcome], None]) -> None:
         self._client = client
         self._timeout = timeout
         self._progress = progress

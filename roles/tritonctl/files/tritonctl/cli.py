@@ -83,9 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--socket", default=DEFAULT_SOCKET, metavar="PATH", help="the server's HTTP socket (%(default)s)"
         )
-        command.add_argument(
-            "--desired", default=DEFAULT_DESIRED, metavar="PATH", help="the desired set (%(default)s)"
-        )
+        command.add_argument("--desired", default=DEFAULT_DESIRED, metavar="PATH", help="the desired set (%(default)s)")
         command.set_defaults(run=run)
         return command
 
@@ -108,9 +106,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value <= 86400:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time limit (allowed: above 0, at most 86400 seconds)"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is no time limit (allowed: above 0, at most 86400 seconds)")
     return value
 
 

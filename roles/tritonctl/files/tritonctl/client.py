@@ -123,9 +123,7 @@ class Client:
             # A time-out of 0 would mean "don't block" to the socket.
             connection = _UnixConnection(self.socket_path, max(deadline.remaining, 0.001))
             try:
-                connection.request(
-                    method, path, body, {"Connection": "close", "Content-Type": "application/json"}
-                )
+                connection.request(method, path, body, {"Connection": "close", "Content-Type": "application/json"})
                 return self._read(connection, deadline, what)
             except BlockingIOError:  # the server's queue of new connections is full
                 if deadline.expired:

@@ -47,8 +47,7 @@ def read(path: str) -> list[Model]:
         raise BadInput(f"no desired set at {path}: deploy one, or name another by --desired") from None
     except PermissionError:
         raise BadInput(
-            f"permission denied for the desired set {path}: "
-            "run as root or as a member of the group that owns it"
+            f"permission denied for the desired set {path}: run as root or as a member of the group that owns it"
         ) from None
     except OSError as error:
         raise BadInput(f"can't read the desired set {path}: {error.strerror}") from None
@@ -78,9 +77,7 @@ def parse(raw: bytes) -> list[Model]:
 
 
 def _model(value: object, where: str) -> Model:
-    item = _object(
-        value, where, required=("name", "version", "state", "revision", "units"), optional=("golden",)
-    )
+    item = _object(value, where, required=("name", "version", "state", "revision", "units"), optional=("golden",))
     name = check_model_name(_text(item["name"], f"{where}.name"))
     if item["state"] not in STATES:
         raise BadInput(f"{where}.state is {item['state']!r}, allowed: {', '.join(STATES)}")
@@ -133,9 +130,7 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _object(
-    value: object, where: str, required: Collection[str], optional: Collection[str] = ()
-) -> dict[str, Any]:
+def _object(value: object, where: str, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInput(f"{where} is {value!r}, it must be an object")
     allowed = [*required, *optional]

@@ -38,10 +38,7 @@ class Unit:
 
 def units(client: Client, deadline: Deadline) -> dict[str, Unit]:
     """All units that the server's index lists, with the revisions of those that serve."""
-    return {
-        unit.name: _with_revision(unit, client, deadline)
-        for unit in from_index(client.index(deadline)).values()
-    }
+    return {unit.name: _with_revision(unit, client, deadline) for unit in from_index(client.index(deadline)).values()}
 
 
 def from_index(entries: Iterable[IndexEntry]) -> dict[str, Unit]:
@@ -74,9 +71,7 @@ def _unit(name: str, group: list[IndexEntry]) -> Unit:
     failed = [
         entry
         for entry in group
-        if entry.state == UNAVAILABLE
-        and entry.reason not in (None, "unloaded")
-        and (entry.version or 0) >= serving
+        if entry.state == UNAVAILABLE and entry.reason not in (None, "unloaded") and (entry.version or 0) >= serving
     ]
     reason = max(failed, key=lambda entry: entry.version or 0).reason if failed else None
     return Unit(name, state, version=serving or None, reason=reason)

@@ -70,9 +70,7 @@ def differences(target: Target, observed: Mapping[str, Unit]) -> dict[str, str]:
     if target.loaded:
         found = {unit: _fault(target, observed.get(unit)) for unit in target.units}
     else:
-        found = {
-            unit: "is not to be loaded" if _occupies(observed.get(unit)) else None for unit in target.units
-        }
+        found = {unit: "is not to be loaded" if _occupies(observed.get(unit)) else None for unit in target.units}
     return {unit: fault for unit, fault in found.items() if fault}
 
 

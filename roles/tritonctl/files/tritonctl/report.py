@@ -178,10 +178,7 @@ def _note(model: ModelStatus, unit: Unit) -> str:
 
 def _release_text(release: Release) -> str:
     if release.restart_pending:
-        return (
-            f"running {release.running}, current {release.current}: "
-            "restart pending (systemctl restart triton)"
-        )
+        return f"running {release.running}, current {release.current}: restart pending (systemctl restart triton)"
     if release.running is None:
         return f"running none, current {release.current or 'none'}"
     return f"{release.running}" + ("" if release.current else " (there is no current)")
@@ -190,10 +187,7 @@ def _release_text(release: Release) -> str:
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:

@@ -51,8 +51,8 @@ _ANSWER = (
 
 # Private to front and engine. A request that carries PRIVATE_KEY gets its error as JSON text in PRIVATE_STATUS,
 # because Triton turns every error of a called model into INTERNAL; PRIVATE_CANCEL ends the request with that key,
-# because a cancelled caller does not cancel the model it has called. PRIVATE_PARAMETERS carries the client's parameters as
-# JSON text: a call inside the server takes whole numbers, booleans and text only, and a temperature is neither.
+# because a cancelled caller does not cancel the model it has called. PRIVATE_PARAMETERS carries the client's
+# parameters as JSON text: a call inside the server takes whole numbers, booleans and text, but no fractions.
 PRIVATE_STATUS = "private_status"
 PRIVATE_KEY = "private_key"
 PRIVATE_CANCEL = "private_cancel"

@@ -1,4 +1,4 @@
-"""What this machine grants the engine: compute threads and memory. Reads the kernel's files, computes, changes nothing."""
+"""What this machine grants the engine: compute threads and memory. Reads the kernel's files, changes nothing."""
 
 from __future__ import annotations
 

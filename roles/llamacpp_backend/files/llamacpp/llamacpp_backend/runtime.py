@@ -51,9 +51,8 @@ class LogBridge:
             self._log(self._level, line)
 
 
-@native.llama_log_callback
-def _discard_log(_level: int, _text: bytes, _data: object) -> None:
-    """llama.cpp's log callback while no model is open: it must never point to a collected object."""
+# llama.cpp's log callback while no model is open: it must never point to a collected object.
+_discard_log: Any = native.llama_log_callback(lambda _level, _text, _data: None)
 
 
 class Model:
@@ -64,16 +63,11 @@ class Model:
         check_file(path)
         self._bridge = LogBridge(log)
 
-        @native.llama_log_callback  # kept in an attribute: the native side holds only a pointer
-        def forward(level: int, text: bytes, _data: object) -> None:
-            self._bridge.write(level, text)
-
-        self._callback = forward
+        # Kept in an attribute: the native side holds only a pointer.
+        self._callback: Any = native.llama_log_callback(lambda level, text, _data: self._bridge.write(level, text))
         native.llama_log_set(self._callback, None)
         native.llama_backend_init()
-        self.handle: Any = native.llama_model_load_from_file(
-            str(path).encode(), native.llama_model_default_params()
-        )
+        self.handle: Any = native.llama_model_load_from_file(str(path).encode(), native.llama_model_default_params())
         if not self.handle:
             native.llama_log_set(_discard_log, None)
             raise LoadError(f"{path}: llama.cpp can't load it: {self.last_errors()}")
@@ -106,7 +100,7 @@ class Model:
         heads = max(1, native.llama_model_n_head(self.handle))
         head_size = native.llama_model_n_embd(self.handle) // heads
         sizes = number("attention.key_length", head_size) + number("attention.value_length", head_size)
-        layers = native.llama_model_n_layer(self.handle)
+        layers = int(native.llama_model_n_layer(self.handle))
         interval = max(1, number("full_attention_interval", 1))  # hybrids: only every n-th layer has attention
         kv_heads = number("attention.head_count_kv", heads)
         return -(-layers // interval) * kv_heads * sizes * 2
@@ -143,9 +137,7 @@ class Model:
         room = len(data) + 16
         for _ in range(2):  # a negative answer is the room that is needed
             buffer = (native.llama_token * room)()
-            count = native.llama_tokenize(
-                self._vocab, data, len(data), buffer, room, add_special, parse_special
-            )
+            count = native.llama_tokenize(self._vocab, data, len(data), buffer, room, add_special, parse_special)
             if count >= 0:
                 return list(buffer[:count])
             room = -count

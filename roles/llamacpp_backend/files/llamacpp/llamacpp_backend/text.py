@@ -25,9 +25,7 @@ class StopFinder:
         if self.found:
             return ""
         pending = self._held + text
-        matches = [
-            (start + len(stop), start) for stop in self._stops if (start := pending.find(stop)) >= 0
-        ]
+        matches = [(start + len(stop), start) for stop in self._stops if (start := pending.find(stop)) >= 0]
         if matches:
             self.found, self._held = True, ""
             return pending[: min(matches)[1]]

@@ -29,9 +29,7 @@ def complete_config(config: Any) -> Any:
     engine = kind == "engine"
     config.set_max_batch_size(0)
     for spec in contract.ENGINE_INPUTS if engine else contract.FRONT_INPUTS:
-        config.add_input(
-            {"name": spec.name, "data_type": spec.data_type, "dims": list(spec.dims), "optional": True}
-        )
+        config.add_input({"name": spec.name, "data_type": spec.data_type, "dims": list(spec.dims), "optional": True})
     for spec in contract.ENGINE_OUTPUTS if engine else contract.FRONT_OUTPUTS:
         config.add_output({"name": spec.name, "data_type": spec.data_type, "dims": list(spec.dims)})
     config.set_model_transaction_policy({"decoupled": engine})
