@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import socket
 import time
@@ -89,6 +90,22 @@ def test_the_sandbox_holds(host: Any) -> None:
     match = re.search(r"([0-9.]+) (SAFE|OK|MEDIUM|EXPOSED|UNSAFE)", score)
     assert match is not None, score
     assert float(match[1]) < 1.5, score
+
+
+def test_threads_follow_the_quota(host: Any) -> None:
+    """Not the machine's cores. That the kernel enforces the limits is what the lab insists on."""
+    quota = show(host, "triton.service", "CPUQuotaPerSecUSec")["CPUQuotaPerSecUSec"]
+    cores = int(host.run(["nproc"]).stdout)
+    allowed = cores if quota == "infinity" else min(cores, math.ceil(float(quota.removesuffix("s"))))
+    journal = host.run(["journalctl", "-u", "triton.service", "--no-pager", "-o", "cat"]).stdout
+    assert int(re.findall(r"threads (\d+) \(computed", journal)[-1]) == allowed
+
+
+def test_memory_is_limited_as_declared(host: Any) -> None:
+    limit = show(host, "triton.service", "MemoryMax")["MemoryMax"]
+    text = host.run(["grep", "-h", "^MemoryMax=", "/etc/systemd/system/triton.service"]).stdout.strip()
+    declared = {"": "infinity", "MemoryMax=3G": str(3 * 2**30)}
+    assert limit == declared[text]
 
 
 def test_the_journal_has_the_load_line_at_once_and_in_utf8(host: Any) -> None:
