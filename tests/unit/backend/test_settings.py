@@ -1,0 +1,157 @@
+"""model.json: what is read, and that everything else is refused with file, key, value and what is allowed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llamacpp_backend.errors import LoadError
+from llamacpp_backend.settings import EngineSettings, check_defaults, read_engine_settings, read_front_settings
+
+GOOD: dict[str, Any] = {
+    "schema": 1,
+    "name": "demo",
+    "version": 3,
+    "revision": "0123456789ab",
+    "engine": {"n_ctx": 2048, "n_batch": 512, "n_threads": 2, "queue_size": 8},
+    "defaults": {"max_tokens": 64, "temperature": 0.0, "stop": ["###"]},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.json"
+
+
+def write(path: Path, **changes: Any) -> Path:
+    path.write_text(json.dumps({**GOOD, **changes}), encoding="utf-8")
+    return path
+
+
+def refusal(path: Path, **changes: Any) -> str:
+    with pytest.raises(LoadError) as caught:
+        read_engine_settings(write(path, **changes))
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+def test_good(path: Path) -> None:
+    settings = read_engine_settings(write(path))
+    assert (settings.name, settings.version, settings.revision) == ("demo", 3, "0123456789ab")
+    assert settings.engine == EngineSettings(2048, 512, 2, 8)
+    assert settings.defaults == GOOD["defaults"]
+
+
+def test_engine_and_defaults_may_be_absent(path: Path) -> None:
+    data = {key: value for key, value in GOOD.items() if key not in ("engine", "defaults")}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    settings = read_engine_settings(path)
+    assert settings.engine == EngineSettings(0, 0, 0, 0)
+    assert settings.defaults == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"extra": 1}, "unknown key 'extra'; allowed are schema, name, version, revision, engine, defaults"),
+        (
+            {"engine": {"threads": 1}},
+            "unknown key 'engine.threads'; allowed are n_ctx, n_batch, n_threads, queue_size",
+        ),
+        ({"schema": 2}, "schema is 2; this backend reads schema 1"),
+        ({"schema": None}, "schema is None; this backend reads schema 1"),
+        ({"name": ""}, "name is ''; allowed is a string that is not empty"),
+        ({"name": 1}, "name is 1; allowed is a string that is not empty"),
+        ({"version": 0}, "version is 0; allowed is an integer of 1 or more"),
+        ({"version": True}, "version is True; allowed is an integer of 1 or more"),
+        ({"version": "1"}, "version is '1'; allowed is an integer of 1 or more"),
+        ({"revision": "0123456789AB"}, "revision is '0123456789AB'; allowed are 12 hexadecimal digits"),
+        ({"revision": "0123456789ab\n"}, "revision is '0123456789ab\\n'; allowed are 12 hexadecimal digits"),
+        ({"engine": []}, "engine is []; allowed is a JSON object"),
+        ({"defaults": "x"}, "defaults is 'x'; allowed is a JSON object"),
+    ],
+)
+def test_refused(path: Path, changes: dict[str, Any], message: str) -> None:
+    assert refusal(path, **changes) == message
+
+
+def test_unknown_default_is_named(path: Path) -> None:
+    assert refusal(path, defaults={"best_of": 1}).startswith("unknown key 'defaults.best_of'; allowed are max_tokens")
+
+
+def test_wrong_default_is_named(path: Path) -> None:
+    assert refusal(path, defaults={"temperature": 11}) == (
+        "defaults: temperature is 11; allowed is a number from 0 to 10"
+    )
+
+
+RANGES = {"n_ctx": (16, 1_048_576), "n_batch": (16, 8192), "n_threads": (1, 512), "queue_size": (1, 512)}
+
+
+@pytest.mark.parametrize("key", RANGES)
+def test_engine_numbers_at_their_limits(path: Path, key: str) -> None:
+    low, high = RANGES[key]
+    for value in (0, low, high):
+        changed = {"engine": {key: value}, "defaults": {}}
+        assert getattr(read_engine_settings(write(path, **changed)).engine, key) == value
+
+
+@pytest.mark.parametrize("key", RANGES)
+def test_engine_numbers_beyond_their_limits_or_of_another_type(path: Path, key: str) -> None:
+    low, high = RANGES[key]
+    for value in (low - 1 or -1, high + 1, -1, 1.0, True, False, "16", None, [16]):
+        assert refusal(path, engine={key: value}) == (
+            f"engine.{key} is {value!r}; allowed is 0 (computed) or an integer from {low} to {high}"
+        )
+
+
+def test_defaults_must_fit_a_set_context(path: Path) -> None:
+    message = refusal(path, engine={"n_ctx": 64}, defaults={"max_tokens": 65})
+    assert message == "defaults: max_tokens is 65; allowed is an integer from 1 to 64 (n_ctx)"
+
+
+def test_defaults_must_fit_a_computed_context(path: Path) -> None:
+    check_defaults(path, {"max_tokens": 64}, 64)
+    with pytest.raises(LoadError, match="defaults: max_tokens is 65"):
+        check_defaults(path, {"max_tokens": 65}, 64)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"), [(b"{", "is not JSON"), (b"[]", "holds list; allowed is a JSON object"), (b"\xff", "is not JSON")]
+)
+@pytest.mark.parametrize("read", [read_engine_settings, read_front_settings])
+def test_files_that_hold_something_else(path: Path, read: Any, data: bytes, message: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(LoadError) as caught:
+        read(path)
+    assert f"{path}: {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [read_engine_settings, read_front_settings])
+def test_missing_file(path: Path, read: Any) -> None:
+    with pytest.raises(LoadError, match="can't be read: No such file or directory"):
+        read(path)
+
+
+def test_front(path: Path) -> None:
+    path.write_text('{"engine_model": "demo_stream"}', encoding="utf-8")
+    assert read_front_settings(path) == "demo_stream"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "engine_model is None"),
+        ('{"engine_model": ""}', "engine_model is ''"),
+        ('{"engine_model": 1}', "engine_model is 1"),
+        ('{"engine_model": "x", "name": "y"}', "unknown key 'name'; allowed are engine_model"),
+    ],
+)
+def test_front_refused(path: Path, text: str, message: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(LoadError) as caught:
+        read_front_settings(path)
+    assert message in str(caught.value)
