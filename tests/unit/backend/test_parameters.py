@@ -26,7 +26,7 @@ INTEGERS: dict[str, tuple[list[int], list[int]]] = {
     "top_k": ([-1, 0, 1_000_000], [-2, 1_000_001, 2**63]),
     "seed": ([0, 2**32 - 2], [-1, 2**32 - 1, 2**64]),
 }
-NUMBERS = {**FLOATS, **INTEGERS}
+NUMBERS: dict[str, tuple[list[Any], list[Any]]] = {**FLOATS, **INTEGERS}
 
 
 def good() -> list[Any]:

@@ -120,7 +120,8 @@ def test_defaults_must_fit_a_computed_context(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(b"{", "is not JSON"), (b"[]", "holds list; allowed is a JSON object"), (b"\xff", "is not JSON")]
+    ("data", "message"),
+    [(b"{", "is not JSON"), (b"[]", "holds list; allowed is a JSON object"), (b"\xff", "is not JSON")],
 )
 @pytest.mark.parametrize("read", [read_engine_settings, read_front_settings])
 def test_files_that_hold_something_else(path: Path, read: Any, data: bytes, message: str) -> None:

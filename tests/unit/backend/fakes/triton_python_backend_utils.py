@@ -15,7 +15,7 @@ import numpy as np
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
 
-class TritonModelException(Exception):  # noqa: N818 - the name is Triton's
+class TritonModelException(Exception):
     """What a call raises when the called model is not there."""
 
 

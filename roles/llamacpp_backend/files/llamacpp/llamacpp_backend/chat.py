@@ -61,6 +61,10 @@ def parse_messages(text: str) -> list[dict[str, Any]]:
     allowed = 'a JSON list of objects such as {"role": "user", "content": "..."}'
     try:
         messages = json.loads(text)
+        json.dumps(messages, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:  # neither a prompt nor an error message could be made of it
+        half = ord(error.object[error.start])
+        raise BadRequest(f"messages holds half of a surrogate pair (\\u{half:x}); text must be whole") from error
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"messages is not JSON ({error}); allowed is {allowed}") from error
     if not isinstance(messages, list) or not messages:

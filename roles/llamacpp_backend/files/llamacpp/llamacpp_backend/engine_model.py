@@ -44,19 +44,24 @@ class EngineModel:
     def execute(self, requests: Sequence[Any]) -> None:
         """Check and queue requests; a refused one is answered at once."""
         for request in requests:
-            reply = EngineReply(request)
             try:
-                self._accept(request, reply)
-            except BackendError as error:
-                reply.fail(error)
-            except Exception as error:  # whatever it is, the client gets its one final response
-                log("error", f"a request could not be read: {error!r}")
-                reply.fail(EngineFailure(f"internal error: {error!r}"))
+                self._take(request, EngineReply(request))
+            except Exception as error:  # sending failed: the other requests must not suffer
+                log("error", f"an answer could not be delivered: {error!r}")
 
     def finalize(self) -> None:
         """Let all accepted requests end, then free the model."""
         self._worker.close()
         self._close()
+
+    def _take(self, request: Any, reply: EngineReply) -> None:
+        try:
+            self._accept(request, reply)
+        except BackendError as error:
+            reply.fail(error)
+        except Exception as error:  # whatever it is, the client gets its one final response
+            log("error", f"a request could not be read: {error!r}")
+            reply.fail(EngineFailure(f"internal error: {error!r}"))
 
     def _accept(self, request: Any, reply: EngineReply) -> None:
         raw = read_request(request)

@@ -98,29 +98,24 @@ class FrontModel:
         """Start requests; each is answered from its own thread."""
         for request in requests:
             reply = FrontReply(request)
-            try:
-                parameters = front_parameters(read_parameters(request))
-            except BackendError as error:
-                reply.fail(error)
-            else:
-                self._pool.submit(self._serve, reply, parameters)
+            self._pool.submit(self._serve, request, reply)
 
     def finalize(self) -> None:
         """Let running requests end, then end all threads."""
         self._pool.shutdown(wait=True)
         self._watcher.close()
 
-    def _serve(self, reply: FrontReply, parameters: Mapping[str, Any]) -> None:
+    def _serve(self, request: Any, reply: FrontReply) -> None:
         try:
-            self._relay(reply, parameters)
+            self._relay(request, reply)
         except Exception as error:  # sending failed: nothing more can be told to this client
             self._log_error(f"an answer could not be delivered: {error!r}")
 
-    def _relay(self, reply: FrontReply, parameters: Mapping[str, Any]) -> None:
+    def _relay(self, request: Any, reply: FrontReply) -> None:
         key = secrets.token_hex(16)
         self._watcher.add(key, reply.client_gone)
         try:
-            answer = self._engine.ask(reply.inputs, parameters, key)
+            answer = self._engine.ask(reply.inputs, front_parameters(read_parameters(request)), key)
         except BackendError as error:
             reply.fail(error)
         except Exception as error:  # whatever it is, the client gets its one response

@@ -52,7 +52,11 @@ def read_request(request: Any) -> RawRequest:
 
 def read_parameters(request: Any) -> dict[str, Any]:
     """A request's parameters by name. Raises BadRequest."""
-    return _parse_parameters(request.parameters() or "{}")
+    try:
+        text = request.parameters() or "{}"
+    except UnicodeDecodeError as error:  # Triton hands on the client's bytes as they are
+        raise BadRequest(f"the request's parameters are not UTF-8: {error}") from error
+    return _parse_parameters(text)
 
 
 def log(level: str, line: str) -> None:
