@@ -100,11 +100,7 @@ def test_messages_refused(text: str, words: str) -> None:
     with pytest.raises(BadRequest) as caught:
         ChatTemplate(render, CONTROL).prompt(text)
     assert str(caught.value).startswith(words)
-    assert (
-        'a JSON list of objects such as {"role": "user", "content": "..."}' in str(caught.value)
-        or ".role" in (str(caught.value))
-        or ".content" in str(caught.value)
-    )
+    assert "; allowed is a" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_parameters_that_are_not_utf8() -> None:
         def parameters(self) -> str:
             return b'{"stop": "\xff"}'.decode()
 
-    with pytest.raises(BadRequest, match="the request's parameters are not UTF-8: .* 0xff in position 10"):
+    with pytest.raises(BadRequest, match=r"the request's parameters are not UTF-8: .* 0xff in position 10"):
         read_request(Undecodable())
 
 

@@ -280,7 +280,9 @@ class SamplerChain:
             raise
 
     def next(self) -> int:
-        """The next token."""
+        """The next token. Raises EngineFailure after `close`."""
+        if not self._chain:
+            raise EngineFailure("the sampler is closed")
         return self._runtime.sample(self._chain)
 
     def close(self) -> None:

@@ -1,0 +1,108 @@
+"""Real llama.cpp, from the wheel that a deploy has built into the controller's store."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from llamacpp_backend.chat import ChatTemplate
+from llamacpp_backend.prompts import PromptEncoder
+
+if TYPE_CHECKING:
+    from llamacpp_backend.runtime import Model, Runtime
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "unit" / "backend" / "fakes"))  # Triton's utilities, for the whole backend
+DEMO = ROOT / "files" / "demo_model"
+STORE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triton-llamacpp" / "wheels"
+# What /proc/cpuinfo must show before a wheel of this CPU target may be loaded: it would end the process.
+NEEDED_FLAG = {"x86-64-v2": "sse4_2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f"}
+N_CTX = 1024
+
+Child = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+def usable_wheels() -> list[Path]:
+    """The store's llama-cpp-python wheels that this machine can load, newest first; see roles/llama_cpp_python."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    glibc = tuple(map(int, platform.libc_ver()[1].split(".")))
+    found = []
+    for path in STORE.glob("*/manifest.json"):
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        wanted = manifest["wanted"]
+        fits = wanted["name"] == "llama-cpp-python" and tuple(map(int, manifest["glibc"].split("."))) <= glibc
+        if fits and NEEDED_FLAG[wanted["cpu_target"]] in flags:
+            found.append(path.parent / manifest["file"])
+    return sorted(found, key=lambda wheel: wheel.stat().st_mtime, reverse=True)
+
+
+@pytest.fixture(scope="session")
+def wheel_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked wheel, on sys.path."""
+    wheels = usable_wheels()
+    if not wheels:
+        pytest.fail(f"no llama-cpp-python wheel in {STORE}: run `make scenario-default` first: it builds the wheel")
+    directory = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        wheel.extractall(directory)
+    sys.path.insert(0, str(directory))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def runtime_module(wheel_directory: Path) -> ModuleType:
+    """`llamacpp_backend.runtime`, which imports llama_cpp."""
+    from llamacpp_backend import runtime
+
+    return runtime
+
+
+@pytest.fixture(scope="session")
+def model(runtime_module: ModuleType) -> Iterator[Model]:
+    """The demo model."""
+    model: Model = runtime_module.Model(DEMO / "demo.gguf", lambda _level, _line: None)
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="session")
+def runtime(runtime_module: ModuleType, model: Model) -> Iterator[Runtime]:
+    """A context on the demo model, with the product's batch size."""
+    runtime: Runtime = runtime_module.Runtime(model, n_ctx=N_CTX, n_batch=256, n_threads=1)
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture(scope="session")
+def encoder(model: Model) -> PromptEncoder:
+    """Prompts and chats to tokens, as the product does it."""
+    return PromptEncoder(model, ChatTemplate(model.chat_renderer(), model.control_strings()), N_CTX)
+
+
+@pytest.fixture(scope="session")
+def child(wheel_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Child:
+    """Runs Python code that may end its process in a process of its own."""
+    paths = [str(wheel_directory), str(ROOT / "roles" / "llamacpp_backend" / "files" / "llamacpp")]
+    directory = tmp_path_factory.mktemp("child")
+
+    def run(code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            check=False,
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            text=True,
+            timeout=60,
+        )
+
+    return run
