@@ -4,6 +4,10 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
+# Name of the lab, so that several can run side by side: make demo LAB=other
+LAB ?= triton-lab
+export LAB
+
 PLAYBOOK := ansible-playbook -i inventories/lab
 # Our Python, without the parts that only run where torch or Triton is.
 PYTHON_FILES := $(wildcard roles/*/files/[l-t]*/*.py roles/*/files/llamacpp/*/ roles/*/filter_plugins roles/*/action_plugins) bench docs files lab tests
@@ -30,12 +34,13 @@ docs: tools ## write docs/variables.md from the argument specs
 	@python docs/make_variables.py
 
 .PHONY: lint
-lint: tools ## ansible-lint (production), yamllint, ruff, mypy --strict
+lint: tools ## ansible-lint (production), yamllint, ruff, mypy --strict, no skip without a reason
 	@ANSIBLE_INVENTORY=inventories/example ansible-lint
 	@yamllint --strict .
 	@ruff check .
 	@ruff format --check .
 	@mypy $(PYTHON_FILES)
+	@lab/bin/skip_reasons.py
 
 .PHONY: unit
 unit: tools ## tests that need no host
@@ -60,7 +65,7 @@ bench-deploy: tools ## time a deploy: bare host, cold store, converged host (ben
 
 .PHONY: lock
 lock: tools ## lock requirements/tools.in again
-	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes requirements/tools.in -o requirements/tools.txt
+	@lab/bin/lock
 
 .PHONY: clean-cache
 clean-cache: ## remove cached images and wheels
