@@ -196,6 +196,14 @@ def test_front_relays(front: Front, wait_until: Wait) -> None:
     assert len(key) == 32
 
 
+@pytest.mark.parametrize("error", [None, Unavailable("full"), KeyError("bug")])
+def test_front_watches_no_ended_request(front: Front, error: Exception | None) -> None:
+    front.call.error = error
+    front.model.execute([pb_utils.Request(), pb_utils.Request({}, {"stream": True})])
+    front.model._pool.shutdown(wait=True)
+    assert front.model._watcher._running == {}
+
+
 def test_front_keys_differ(front: Front, wait_until: Wait) -> None:
     requests = [pb_utils.Request({"text_output": [b"x"]}) for _ in range(20)]
     front.model.execute(requests)
