@@ -46,6 +46,11 @@ lint: tools ## ansible-lint (production), yamllint, ruff, mypy --strict, no skip
 unit: tools ## tests that need no host
 	@pytest -q tests/unit
 
+.PHONY: engine
+engine: tools ## tests of the backend with a real llama.cpp (takes the wheel that scenario-default has built)
+	@lab/bin/packages libgomp1
+	@pytest -q tests/engine
+
 SCENARIOS := default debian13 bad_input
 .PHONY: $(SCENARIOS:%=scenario-%)
 $(SCENARIOS:%=scenario-%): scenario-%: tools
@@ -53,11 +58,11 @@ $(SCENARIOS:%=scenario-%): scenario-%: tools
 
 .PHONY: test
 test: ## everything that CI runs: lint, unit tests, molecule scenarios
-	@lab/bin/steps lint unit $(SCENARIOS:%=scenario-%)
+	@lab/bin/steps lint unit scenario-default engine scenario-debian13 scenario-bad_input
 
 .PHONY: test-full
 test-full: ## everything there is, the deploy timings included
-	@lab/bin/steps lint unit $(SCENARIOS:%=scenario-%) bench-deploy
+	@lab/bin/steps lint unit scenario-default engine scenario-debian13 scenario-bad_input bench-deploy
 
 .PHONY: bench-deploy
 bench-deploy: tools ## time a deploy: bare host, cold store, converged host (bench/results/deploy.json)
