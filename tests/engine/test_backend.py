@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import triton_python_backend_utils as pb_utils
 from llamacpp_backend import contract, engine_model
-from llamacpp_backend.errors import LoadError
+from llamacpp_backend.errors import EngineFailure, LoadError
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = json.loads((ROOT / "files" / "demo_model" / "answers.json").read_text(encoding="utf-8"))["answers"][1]
@@ -140,3 +140,23 @@ def test_load_that_fails_frees_the_model(
     with pytest.raises(LoadError, match=words):
         open_model(**changes)
     assert [model.handle for model in closed] == [None]
+
+
+def test_failed_warm_up_frees_the_context_before_the_model(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch, runtime_module: ModuleType
+) -> None:
+    def fail(_runtime: Any) -> None:
+        raise EngineFailure("no warm-up")
+
+    closed: list[str] = []
+    for part in (runtime_module.Runtime, runtime_module.Model):
+
+        def note(opened: Any, close: Any = part.close, name: str = part.__name__) -> None:
+            closed.append(name)
+            close(opened)
+
+        monkeypatch.setattr(part, "close", note)
+    monkeypatch.setattr(runtime_module.Runtime, "warm_up", fail)
+    with pytest.raises(EngineFailure, match="no warm-up"):
+        open_model()
+    assert closed == ["Runtime", "Model"]

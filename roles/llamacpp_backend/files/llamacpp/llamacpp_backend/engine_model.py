@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from .chat import ChatTemplate, NoChatTemplate
@@ -85,17 +86,17 @@ def open_engine(place: Place) -> EngineModel:
     # Only now, as OpenMP reads its variables when the library is loaded; and a front must never load it at all.
     from .runtime import Model, Runtime
 
-    model = Model(place.version_dir / "model.gguf", _log_native)
-    try:
+    with ExitStack() as opened:  # closed in reverse order, after a failed load as after an unload
+        model = Model(place.version_dir / "model.gguf", _log_native)
+        opened.callback(model.close)
         plan = plan_context(settings.engine.n_ctx, model.n_ctx_train, model.kv_bytes_per_token(), available_memory())
         check_defaults(path, settings.defaults, plan.n_ctx)
         n_batch = settings.engine.n_batch or DEFAULT_N_BATCH
         runtime = Runtime(model, n_ctx=plan.n_ctx, n_batch=n_batch, n_threads=cpu.n_threads)
+        opened.callback(runtime.close)
         runtime.warm_up()
         chat = _chat(model)
-    except BaseException:
-        model.close()
-        raise
+        close = opened.pop_all().close
     queue_size = settings.engine.queue_size or DEFAULT_QUEUE_SIZE
     log(
         "info",
@@ -108,10 +109,6 @@ def open_engine(place: Place) -> EngineModel:
 
     def run(job: Job) -> Any:
         return generate(runtime, job.prompt, job.sampling, job.reply.piece, job.is_cancelled)
-
-    def close() -> None:
-        runtime.close()
-        model.close()
 
     worker = Worker(run, queue_size, lambda line: log("error", line))
     return EngineModel(PromptEncoder(model, chat, plan.n_ctx), worker, settings.defaults, plan.n_ctx, close)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +30,10 @@ class Number:
 
     def check(self, name: str, value: object) -> Any:
         """The value as int or float. Raises BadRequest for a wrong type, NaN, infinity or a value out of range."""
-        fits = isinstance(value, int) and not isinstance(value, bool)
-        fits = fits or (self.kind is float and isinstance(value, float) and math.isfinite(value))
-        if fits and isinstance(value, (int, float)):
+        types = (int,) if self.kind is int else (int, float)
+        if isinstance(value, types) and not isinstance(value, bool):
             enough = value > self.low if self.above_low else value >= self.low
-            if enough and value <= self.high:
+            if enough and value <= self.high:  # NaN is neither
                 return self.kind(value)
         raise BadRequest(f"{name} is {_shown(value)}; allowed is {self.allowed()}")
 
