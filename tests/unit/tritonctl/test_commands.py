@@ -513,6 +513,8 @@ def test_launcher_by_links_and_interrupted(fake: Any, tmp_path: Path, write_desi
         cwd="/",
         stderr=subprocess.PIPE,
         text=True,
+        # Whoever runs the tests in the background has them ignore the signal, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 10
     while "POST /v2/repository/models/demo_stream/load" not in fake.requests:
