@@ -16,6 +16,17 @@ import kserve
 import pytest
 
 MODEL = "qwen_gguf"
+SEND_CHUNKS = r"""
+import socket
+
+def send(connection):
+    connection.sendall(b"POST /v2/models/qwen_gguf/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(200):
+        connection.sendall(b"1\r\n \r\n" * 10_000)
+    connection.sendall(b"0\r\n\r\n")
+    print(connection.recv(64))
+
+"""
 SOCKETS = ["grpc.sock:8001", "http.sock", "metrics.sock"]
 
 
@@ -158,6 +169,19 @@ def test_a_crash_restarts_the_server_and_brings_the_models_back(
     )
     wait_until(lambda: serves(endpoints, answers), 60, "the models are back")
     assert int(show(host, "triton.service", "NRestarts")["NRestarts"]) == int(before["NRestarts"]) + 1
+
+
+def test_the_edge_disarms_what_ends_triton(endpoints: dict[str, Any], host: Any) -> None:
+    """Two million one-byte chunks end this Triton when they reach it as they are; the edge hands on a whole body."""
+    before = show(host, "triton.service", "MainPID")["MainPID"]
+    through_the_edge = f"{SEND_CHUNKS}send(socket.create_connection(('127.0.0.1', {urlsplit(endpoints['http']).port})))"
+    answer = host.run(["python3", "-c", through_the_edge])
+    assert "HTTP/1.1 500" in answer.stdout or "HTTP/1.1 4" in answer.stdout, answer
+    assert show(host, "triton.service", "MainPID")["MainPID"] == before
+    # The control: without the edge the same bytes do end it, so the check above can fail.
+    past_the_edge = f"{SEND_CHUNKS}c = socket.socket(socket.AF_UNIX); c.connect('/run/triton/http.sock'); send(c)"
+    host.run(["python3", "-c", past_the_edge])
+    wait_until(lambda: show(host, "triton.service", "MainPID")["MainPID"] != before, 30, "the server has ended")
 
 
 def test_a_reboot_brings_the_models_back(endpoints: dict[str, Any], answers: dict[str, str], host: Any) -> None:
