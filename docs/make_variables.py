@@ -15,8 +15,8 @@ HEAD = """# Variables
 
 Made from the roles' `meta/argument_specs.yml` by `make docs`; change them there. Set variables in your inventory
 (`inventories/example` shows where). The models themselves are declared in `triton_models`, which the role
-`model_repository` takes as `model_repository_models`. A misspelt variable name is not noticed, as with any Ansible variable; a misspelt
-key inside `triton_models` is.
+`model_repository` takes as `model_repository_models`. A misspelt variable name is not noticed, as everywhere in Ansible;
+a misspelt key inside `triton_models` is.
 """
 
 
