@@ -15,7 +15,7 @@ HEAD = """# Variables
 
 Made from the roles' `meta/argument_specs.yml` by `make docs`; change them there. Set variables in your inventory
 (`inventories/example` shows where). The models themselves are declared in `triton_models`, which the role
-`model_repository` takes as `model_repository_models`. A misspelt variable name is not noticed, as everywhere in Ansible;
+`model_repository` takes as `model_repository_models`. A misspelt variable name is not noticed, as in all of Ansible;
 a misspelt key inside `triton_models` is.
 """
 
