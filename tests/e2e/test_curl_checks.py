@@ -66,6 +66,10 @@ def test_metrics(endpoints: dict[str, Any]) -> None:
         ("/v2/logging", None, 404),
         ("/v2/models/qwen_gguf/config", None, 404),
         ("/v2/models/qwen_gguf/stats", None, 404),
+        ("/v2/models/stats", None, 404),
+        ("/v2/models/x/../stats", None, 404),
+        ("/v2/models/qwen_gguf%0a", None, 404),
+        ("/v2/models/qwen_gguf/infer%0a", b"{}", 404),
         ("/v2/models", b"{}", 405),
         ("/v2/models/qwen_gguf/infer", None, 405),
         ("/metrics", None, 404),
@@ -105,3 +109,16 @@ def test_grpc_control_methods_are_refused(endpoints: dict[str, Any]) -> None:
             with pytest.raises(InferenceServerException, match="not allowed here"):
                 refused()
         assert client.is_model_ready(MODEL)
+
+
+def test_compressed_grpc_messages_are_refused(endpoints: dict[str, Any]) -> None:
+    import numpy as np
+    import tritonclient.grpc as grpcclient
+    from tritonclient.utils import InferenceServerException
+
+    prompt = grpcclient.InferInput("prompt", [1], "BYTES")
+    prompt.set_data_from_numpy(np.array([b"a" * 1000], dtype=np.object_))
+    with grpcclient.InferenceServerClient(endpoints["grpc"]) as client:
+        with pytest.raises(InferenceServerException, match="compressed messages are not accepted"):
+            client.infer(MODEL, [prompt], compression_algorithm="gzip", parameters={"max_tokens": 1})
+        assert client.infer(MODEL, [prompt], parameters={"max_tokens": 1}) is not None
