@@ -1,0 +1,1 @@
+"""Constrained output: JSON schema -> GBNF, bounded and tried before it reaches the serving process."""

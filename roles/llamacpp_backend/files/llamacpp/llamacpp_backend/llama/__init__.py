@@ -1,0 +1,1 @@
+"""llama.cpp behind checked wrappers: the only importers of llama_cpp."""
