@@ -30,8 +30,9 @@ demo-down: tools ## remove everything that `make demo` made
 	@$(PLAYBOOK) lab/destroy.yml
 
 .PHONY: docs
-docs: tools ## write docs/variables.md from the argument specs
+docs: tools ## write docs/variables.md from the argument specs, docs/parameters.md from the backend's tables
 	@python docs/make_variables.py
+	@python docs/make_parameters.py
 
 .PHONY: lint
 lint: tools ## ansible-lint (production), yamllint, ruff, mypy --strict, no skip without a reason

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import BadRequest
-from .parameter_rules import Biases, Flag, Number, Rule, Strings, Text, Tokens
+from .rules import Biases, Flag, Number, Rule, Strings, Text, Tokens
 
 DEFAULT_MAX_TOKENS = 256
 MAX_ANSWERS = 16

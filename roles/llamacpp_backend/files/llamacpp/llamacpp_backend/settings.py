@@ -10,17 +10,107 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadRequest, LoadError
-from .parameters import SAMPLING_NAMES, parse_sampling
+from .parameters import MAX_ANSWERS, MAX_TIMEOUT_MS, SAMPLING_NAMES, fit_to_model, parse_sampling
+from .rules import MAX_N_CTX, Choice, Computed, Flag, Number, Rule
 
 SCHEMA = 1
+MAX_N_VOCAB = 2**31 - 1  # what llama.cpp's token ids can hold
 
-# Keys of "engine" with their ranges; 0 or absent: computed.
-_ENGINE_RANGES: dict[str, tuple[int, int]] = {
-    "n_ctx": (16, 1_048_576),
-    "n_batch": (16, 8192),
-    "n_threads": (1, 512),
-    "queue_size": (1, 512),
-}
+_QUANTIZED = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+CACHE_TYPES = ("f32", "f16", "bf16", *_QUANTIZED)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of "engine". `default`: the value, or how it is computed, in words, when the key is absent."""
+
+    name: str
+    rule: Rule
+    default: str
+    meaning: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "n_ctx",
+        Computed(Number(int, 16, MAX_N_CTX, note=" tokens")),
+        "the model's training context, at most 4096, less where memory is short",
+        "tokens that one request may use, prompt and answer together",
+    ),
+    Setting(
+        "n_parallel",
+        Computed(Number(int, 1, 64)),
+        "from the CPUs and the memory",
+        "answers made at once; each has n_ctx tokens of its own in the KV cache",
+    ),
+    Setting(
+        "kv_unified",
+        Flag(),
+        "false",
+        "all requests share one pool of n_ctx * n_parallel tokens, and copies of a prefix cost nothing on dense models",
+    ),
+    Setting(
+        "n_batch", Computed(Number(int, 16, 8192, note=" tokens")), "256", "most tokens in one step, over all requests"
+    ),
+    Setting(
+        "n_ubatch",
+        Computed(Number(int, 16, 8192, note=" tokens")),
+        "n_batch",
+        "tokens computed together; fewer take less memory and are slower; at most n_batch",
+    ),
+    Setting(
+        "n_threads",
+        Computed(Number(int, 1, 512)),
+        "the CPUs that affinity and the service's CPU quota allow",
+        "compute threads",
+    ),
+    Setting("cache_type_k", Choice(CACHE_TYPES), "f16", "type of the keys in the KV cache"),
+    Setting(
+        "cache_type_v",
+        Choice(CACHE_TYPES),
+        "f16",
+        "type of the values in the KV cache; a quantized one needs flash attention",
+    ),
+    Setting(
+        "flash_attention",
+        Choice(("auto", "on", "off"), {True: "on", False: "off"}),
+        "auto",
+        "auto: where llama.cpp has it for the model",
+    ),
+    Setting(
+        "prompt_cache_mib",
+        Number(int, 0, 1_048_576, note=" MiB"),
+        "a share of the memory that is left",
+        "memory for prompts that may come again; 0: only what the KV cache still holds is used again",
+    ),
+    Setting(
+        "checkpoint_every",
+        Number(int, 0, MAX_N_CTX, note=" tokens"),
+        "by the model",
+        "distance of the checkpoints that a model with a recurrent state needs to use a part of a prompt again; "
+        "0: only at turns and at the prompt's end",
+    ),
+    Setting(
+        "max_added_latency_ms",
+        Computed(Number(int, 1, 60_000, note=" ms")),
+        "from measured step times",
+        "how much later the next token of a running answer may come because a new prompt is being read",
+    ),
+    Setting("queue_size", Computed(Number(int, 1, 512)), "64", "requests that may wait; one more is refused at once"),
+    Setting(
+        "timeout_ms",
+        Number(int, 0, MAX_TIMEOUT_MS, note=" ms"),
+        "0",
+        "longest time of a request, waiting included, and the default of its timeout_ms; 0: no limit",
+    ),
+    Setting(
+        "allow_grammar",
+        Flag(),
+        "false",
+        "whether requests may bring GBNF text; for clients you trust: a grammar can be written that is slow to follow",
+    ),
+)
+_SETTINGS = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True)
@@ -34,12 +124,23 @@ class Place:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Numbers of the "engine" object; 0 stands for a computed value."""
+    """Values of the "engine" object; 0 in a number that may be computed, or None: computed. See SETTINGS."""
 
     n_ctx: int = 0
+    n_parallel: int = 0
+    kv_unified: bool = False
     n_batch: int = 0
+    n_ubatch: int = 0
     n_threads: int = 0
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    flash_attention: str = "auto"
+    prompt_cache_mib: int | None = None
+    checkpoint_every: int | None = None
+    max_added_latency_ms: int = 0
     queue_size: int = 0
+    timeout_ms: int = 0
+    allow_grammar: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,14 +171,31 @@ def read_engine_settings(path: Path) -> ModelSettings:
     defaults = _sub_object(path, data, "defaults")
     _refuse_unknown(path, "defaults.", defaults, SAMPLING_NAMES)
     # The context is not known yet: only its upper bound is applied here, the model's own at load.
-    check_defaults(path, defaults, engine.n_ctx or _ENGINE_RANGES["n_ctx"][1])
+    check_defaults(
+        path,
+        defaults,
+        engine.n_ctx or MAX_N_CTX,
+        n_parallel=engine.n_parallel or MAX_ANSWERS,
+        timeout_ms=engine.timeout_ms,
+    )
+    if defaults.get("grammar") and not engine.allow_grammar:
+        raise LoadError(f"{path}: defaults.grammar is set while engine.allow_grammar is false; allowed is both or none")
     return ModelSettings(name, version, revision, engine, defaults)
 
 
-def check_defaults(path: Path, defaults: Mapping[str, object], n_ctx: int) -> None:
-    """Check a model's sampling defaults against the context. Raises LoadError."""
+def check_defaults(
+    path: Path,
+    defaults: Mapping[str, object],
+    n_ctx: int,
+    *,
+    n_vocab: int = MAX_N_VOCAB,
+    n_parallel: int = MAX_ANSWERS,
+    timeout_ms: int = 0,
+) -> None:
+    """Check a model's sampling defaults against model and engine; see parameters.fit_to_model. Raises LoadError."""
     try:
-        parse_sampling({}, defaults, n_ctx)
+        sampling = parse_sampling({}, defaults, n_ctx)
+        fit_to_model(sampling, n_vocab=n_vocab, n_parallel=n_parallel, timeout_ms=timeout_ms)
     except BadRequest as error:
         raise LoadError(f"{path}: defaults: {error}") from error
 
@@ -93,15 +211,29 @@ def read_front_settings(path: Path) -> str:
 
 
 def _read_engine(path: Path, data: Mapping[str, Any]) -> EngineSettings:
-    _refuse_unknown(path, "engine.", data, tuple(_ENGINE_RANGES))
-    for key, value in data.items():
-        low, high = _ENGINE_RANGES[key]
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not (value == 0 or low <= value <= high):
-            raise LoadError(
-                f"{path}: engine.{key} is {value!r}; allowed is 0 (computed) or an integer from {low} to {high}"
-            )
-    return EngineSettings(**data)
+    _refuse_unknown(path, "engine.", data, tuple(_SETTINGS))
+    try:
+        engine = EngineSettings(**{key: _SETTINGS[key].rule.check(f"engine.{key}", data[key]) for key in data})
+        _check_together(engine)
+    except BadRequest as error:
+        raise LoadError(f"{path}: {error}") from error
+    return engine
+
+
+def _check_together(engine: EngineSettings) -> None:
+    """What no single range can say; only of values that are set. Raises BadRequest."""
+    if engine.n_batch and engine.n_ubatch > engine.n_batch:
+        raise BadRequest(f"engine.n_ubatch is {engine.n_ubatch}; allowed is at most {engine.n_batch} (n_batch)")
+    if engine.n_batch and engine.n_parallel > engine.n_batch:
+        raise BadRequest(
+            f"engine.n_batch is {engine.n_batch}; allowed is {engine.n_parallel} (n_parallel) or more, "
+            "as each step has a token of every request"
+        )
+    if engine.flash_attention == "off" and engine.cache_type_v in _QUANTIZED:
+        raise BadRequest(
+            f"engine.cache_type_v is {engine.cache_type_v!r} while engine.flash_attention is off; "
+            "allowed without flash attention are f32, f16, bf16"
+        )
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""What values a parameter may have: kinds of rules, each able to check a value and to say in words what is allowed."""
+"""What values a parameter or a setting may have: rules that check a value and say in words what is allowed."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,6 +68,46 @@ class Tokens:
     def within(self, n_ctx: int) -> Number:
         """The range for a model with this context."""
         return Number(int, self.low, n_ctx, note=" (n_ctx)")
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A number, or 0 for one that the backend computes."""
+
+    number: Number
+
+    def allowed(self) -> str:
+        """Both in words."""
+        return f"0 (computed) or {self.number.allowed()}"
+
+    def check(self, name: str, value: object) -> Any:
+        """The number, or 0."""
+        if value == 0 and type(value) is int:
+            return 0
+        try:
+            return self.number.check(name, value)
+        except BadRequest:
+            raise BadRequest(f"{name} is {shown(value)}; allowed is {self.allowed()}") from None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some words. `booleans`: the words that true and false stand for, as YAML reads `on` and `off` so."""
+
+    words: tuple[str, ...]
+    booleans: Mapping[bool, str] | None = None
+
+    def allowed(self) -> str:
+        """The words."""
+        return f"one of {', '.join(self.words)}"
+
+    def check(self, name: str, value: object) -> str:
+        """One of the words."""
+        if isinstance(value, bool) and self.booleans:
+            return self.booleans[value]
+        if isinstance(value, str) and value in self.words:
+            return value
+        raise BadRequest(f"{name} is {shown(value)}; allowed is {self.allowed()}")
 
 
 @dataclass(frozen=True)
