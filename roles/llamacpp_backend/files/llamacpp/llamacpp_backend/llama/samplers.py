@@ -1,0 +1,285 @@
+"""Sampling -> llama.cpp's sampler chain, and how one token is chosen.
+
+The chain has the order of llama.cpp's own tools: penalties, DRY, top_n_sigma, top_k, typical_p, top_p, min_p, XTC,
+temperature, then the draw; with mirostat penalties, DRY, temperature, mirostat. What is off is left out, so top_k comes
+first as a rule and makes all after it cheap. Greedy needs none of it: penalties and DRY at most.
+
+Forbidden tokens and biases are written into the logits and taken out again: another sampler may read the same row.
+
+A grammar stays outside the chain: over a whole vocabulary it takes many milliseconds, on the one token that was chosen
+without it microseconds. Only when it refuses that one is the choice made again among what it allows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp as native
+import numpy as np
+import numpy.typing as npt
+
+from ..engine.runner import Choice
+from ..errors import BadRequest, EngineFailure
+from ..parameters import Sampling
+from . import log
+from .calls import brief
+from .model import Model
+
+Logits = npt.NDArray[np.float32]
+
+_SEEDS = 2**32 - 1  # the highest 32-bit number would let llama.cpp draw one
+_MIROSTAT_M = 100  # candidates from which mirostat 1 estimates the distribution's slope, as llama.cpp's tools have it
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """Biases to be added to the logits of some tokens; -inf forbids one."""
+
+    tokens: npt.NDArray[np.int64]
+    biases: Logits
+
+    @classmethod
+    def of(cls, biases: dict[int, float]) -> _Edit | None:
+        """None when there is nothing to add."""
+        if not biases:
+            return None
+        return cls(np.array(list(biases), np.int64), np.array(list(biases.values()), np.float32))
+
+
+class Candidates:
+    """The one array of candidates that all samplers of a context use in turn, for choices under a grammar."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._n_vocab = n_vocab
+        self._all: npt.NDArray[np.void] | None = None
+        self._one = np.zeros(1, _CANDIDATE)
+
+    def every(self, logits: Logits) -> tuple[npt.NDArray[np.void], Any]:
+        """All tokens, as an array and as llama.cpp's view of it."""
+        if self._all is None:
+            self._all = np.zeros(self._n_vocab, _CANDIDATE)
+        self._all["id"] = np.arange(self._n_vocab, dtype=np.int32)
+        self._all["logit"] = logits
+        return self._all, _as_native(self._all)
+
+    def refuses(self, grammar: Any, token: int) -> bool:
+        """Whether the grammar does not go on with this token."""
+        self._one["id"], self._one["logit"] = token, 0.0
+        brief.llama_sampler_apply(grammar, ctypes.byref(_as_native(self._one)))
+        return bool(self._one["logit"][0] == -math.inf)
+
+
+class ChainSampler:
+    """Chooses the tokens of one answer; see engine.runner.Sampler."""
+
+    def __init__(
+        self, model: Model, candidates: Candidates, sampling: Sampling, prompt: Sequence[int], n_ctx: int
+    ) -> None:
+        """Build the chain. Penalties count `prompt`; `n_ctx`: their longest window. Raises BadRequest."""
+        self.seed: int | None = None
+        self._candidates = candidates
+        self._logprobs = sampling.logprobs
+        self._chain: Any = None  # None: greedy, numpy does it
+        self._grammar: Any = None
+        self._is_open = True
+        always = _biases(model, sampling)
+        endless = {**always, **dict.fromkeys(model.end_tokens, -math.inf)}
+        self._edit, self._endless_edit = _Edit.of(always), _Edit.of(endless)
+        try:
+            if sampling.grammar is not None:
+                self._grammar = _grammar(model, sampling.grammar)
+            history = _history(model, sampling, n_ctx)
+            if history or sampling.temperature > 0:
+                self._chain = native.llama_sampler_chain_init(native.llama_sampler_chain_default_params())
+            for sampler in history:
+                self._add(sampler)
+            if history:
+                model.check_tokens(prompt)
+                for token in prompt[-n_ctx:]:
+                    brief.llama_sampler_accept(self._chain, token)
+            if sampling.temperature > 0:
+                self.seed = secrets.randbelow(_SEEDS) if sampling.seed is None else sampling.seed
+                for sampler in _draw(model, sampling, self.seed):
+                    self._add(sampler)
+            elif history:
+                self._add(native.llama_sampler_init_greedy())
+        except BaseException:
+            self.close()
+            raise
+
+    def choose(self, context: Any, row: int, logits: Logits, forbid_end: bool) -> Choice:
+        """Choose a token and remember it. `logits`: the context's row `row` itself; it is the same again afterwards."""
+        if not self._is_open:
+            raise EngineFailure("the sampler is closed")
+        token = self._pick_edited(context, row, logits, self._endless_edit if forbid_end else self._edit)
+        if token is None and forbid_end:  # the grammar is at its end, and only an end token is left
+            token = self._pick_edited(context, row, logits, self._edit)
+        if token is None:
+            raise BadRequest("the grammar has come to a point where no token of the model goes on")
+        if self._logprobs is None:
+            return Choice(token)
+        return _with_logprobs(token, logits, self._logprobs)
+
+    def close(self) -> None:
+        """Free the chain and the grammar. May be called again."""
+        self._is_open = False
+        chain, self._chain = self._chain, None
+        grammar, self._grammar = self._grammar, None
+        for sampler in (chain, grammar):
+            if sampler:
+                native.llama_sampler_free(sampler)
+
+    def _add(self, sampler: Any) -> None:
+        """Hand a sampler over to the chain, which then owns it."""
+        if not sampler:
+            raise EngineFailure("llama.cpp could not make a sampler")
+        native.llama_sampler_chain_add(self._chain, sampler)
+
+    def _pick_edited(self, context: Any, row: int, logits: Logits, edit: _Edit | None) -> int | None:
+        if edit is None:
+            return self._pick(context, row, logits)
+        kept = logits[edit.tokens]
+        logits[edit.tokens] = kept + edit.biases
+        try:
+            return self._pick(context, row, logits)
+        finally:
+            logits[edit.tokens] = kept
+
+    def _pick(self, context: Any, row: int, logits: Logits) -> int | None:
+        """A token, None when a grammar leaves none."""
+        best = int(logits.argmax())  # of NaNs the first
+        # llama.cpp sorts, and with NaNs a sort may run out of its array.
+        if not -math.inf < logits[best] < math.inf:
+            raise EngineFailure(f"the best of the model's logits is {logits[best]}; allowed are finite numbers")
+        if self._grammar:
+            return self._pick_under_grammar(best, logits)
+        if self._chain:
+            return int(brief.llama_sampler_sample(self._chain, context, row))
+        return best
+
+    def _pick_under_grammar(self, best: int, logits: Logits) -> int | None:
+        proposed = self._apply_chain(*self._candidates.every(logits)) if self._chain else best
+        refused = self._candidates.refuses(self._grammar, proposed)
+        token = self._pick_among_allowed(logits) if refused else proposed
+        if token is not None:
+            # Only now: what the grammar has not allowed would end the process here.
+            brief.llama_sampler_accept(self._grammar, token)
+            if self._chain:
+                brief.llama_sampler_accept(self._chain, token)
+        return token
+
+    def _pick_among_allowed(self, logits: Logits) -> int | None:
+        array, view = self._candidates.every(logits)
+        native.llama_sampler_apply(self._grammar, ctypes.byref(view))
+        best = int(array["logit"].argmax())
+        if array["logit"][best] == -math.inf:
+            return None
+        return self._apply_chain(array, view) if self._chain else best
+
+    def _apply_chain(self, array: npt.NDArray[np.void], view: Any) -> int:
+        brief.llama_sampler_apply(self._chain, ctypes.byref(view))
+        if not 0 <= view.selected < view.size:
+            raise EngineFailure(f"llama.cpp's samplers chose candidate {view.selected} of {view.size}")
+        return int(array["id"][view.selected])
+
+
+def _as_native(array: npt.NDArray[np.void]) -> Any:
+    data = ctypes.cast(array.ctypes.data, native.llama_token_data_p)
+    return native.llama_token_data_array(data=data, size=len(array), selected=-1, sorted=False)
+
+
+def _biases(model: Model, sampling: Sampling) -> dict[int, float]:
+    """Biases by token. A token that is named twice gets both."""
+    biases: dict[int, float] = {}
+    for token, bias in sampling.logit_bias:
+        biases[token] = biases.get(token, 0.0) + bias
+    model.check_tokens(list(biases))  # numpy would take -1 for the last token
+    forbidden = set(model.suppressed_tokens)
+    if sampling.grammar is not None:
+        # A grammar reads a control token as its name, but the answer's text has nothing for it.
+        forbidden |= model.control_tokens - model.end_tokens
+    return {**biases, **dict.fromkeys(forbidden, -math.inf)}
+
+
+def _grammar(model: Model, text: str) -> Any:
+    """A grammar's sampler; its text has passed `constrain`. Raises BadRequest."""
+    grammar = native.llama_sampler_init_grammar(model.vocab, text.encode(), b"root")
+    if not grammar:
+        raise BadRequest(f"the grammar can't be read: {log.last_errors()}")
+    return grammar
+
+
+def _history(model: Model, sampling: Sampling, n_ctx: int) -> list[Any]:
+    """Samplers that look at the tokens so far."""
+    samplers = []
+    penalties = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
+    window = _window(sampling.penalty_last_n, n_ctx)
+    if window and penalties != (1.0, 0.0, 0.0):
+        samplers.append(native.llama_sampler_init_penalties(model.n_vocab, window, *penalties))
+    window = _window(sampling.dry_penalty_last_n, n_ctx)
+    if window and sampling.dry_multiplier > 0:
+        breakers = [text.encode() for text in sampling.dry_sequence_breakers]
+        samplers.append(
+            native.llama_sampler_init_dry(
+                model.vocab,
+                sampling.dry_multiplier,
+                sampling.dry_base,
+                sampling.dry_allowed_length,
+                window,
+                (ctypes.c_char_p * len(breakers))(*breakers),
+                len(breakers),
+            )
+        )
+    return samplers
+
+
+def _window(last_n: int, n_ctx: int) -> int:
+    """Tokens to look back at: llama.cpp allocates the window, and the context's length is all that can be needed."""
+    return n_ctx if last_n < 0 else min(last_n, n_ctx)
+
+
+def _draw(model: Model, sampling: Sampling, seed: int) -> list[Any]:
+    """Samplers that narrow the choice, the one that makes it last."""
+    if sampling.mirostat:
+        tau, eta = sampling.mirostat_tau, sampling.mirostat_eta
+        version_1 = sampling.mirostat == 1
+        return [
+            native.llama_sampler_init_temp(sampling.temperature),
+            native.llama_sampler_init_mirostat(model.n_vocab, seed, tau, eta, _MIROSTAT_M)
+            if version_1
+            else native.llama_sampler_init_mirostat_v2(seed, tau, eta),
+        ]
+    samplers = []
+    if sampling.top_n_sigma > 0:
+        samplers.append(native.llama_sampler_init_top_n_sigma(sampling.top_n_sigma))
+    if sampling.top_k > 0:
+        samplers.append(native.llama_sampler_init_top_k(sampling.top_k))
+    if sampling.typical_p < 1:
+        samplers.append(native.llama_sampler_init_typical(sampling.typical_p, 1))
+    if sampling.top_p < 1:
+        samplers.append(native.llama_sampler_init_top_p(sampling.top_p, 1))
+    if sampling.min_p > 0:
+        samplers.append(native.llama_sampler_init_min_p(sampling.min_p, 1))
+    if sampling.xtc_probability > 0:
+        samplers.append(native.llama_sampler_init_xtc(sampling.xtc_probability, sampling.xtc_threshold, 1, seed))
+    samplers.append(native.llama_sampler_init_temp(sampling.temperature))
+    samplers.append(native.llama_sampler_init_dist(seed))
+    return samplers
+
+
+def _with_logprobs(token: int, logits: Logits, count: int) -> Choice:
+    """The choice with log probabilities of the model itself, before any sampling parameter."""
+    best = logits.max()
+    total = float(best) + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
+    top: list[tuple[int, float]] = []
+    if count:
+        likeliest = np.argpartition(logits, -count)[-count:] if count < len(logits) else np.arange(len(logits))
+        ordered = likeliest[np.argsort(-logits[likeliest], kind="stable")]
+        top = [(int(item), float(logits[item]) - total) for item in ordered]
+    return Choice(token, float(logits[token]) - total, tuple(top))
