@@ -34,7 +34,8 @@ def test_front_answers_thousands_of_requests(endpoints: dict[str, Any], host: Ho
         if number % 3 == 0:
             text, tensor = json.dumps([{"role": "user", "content": question}]), "messages"
         answer = kserve.infer(endpoints["http"], MODEL, text, tensor=tensor, max_tokens=4)
-        if answer.status == 200 and expected.startswith(answer.output("generated_text")):
+        # Four tokens may end within a character.
+        if answer.status == 200 and expected.startswith(answer.output("generated_text").rstrip("\ufffd")):
             return None
         return f"{question}: {answer.status} {answer.body[:200]!r}"
 
