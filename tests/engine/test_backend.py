@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import triton_python_backend_utils as pb_utils
-from llamacpp_backend import contract, engine_model
+from llamacpp_backend import engine_model
 from llamacpp_backend.errors import EngineFailure, LoadError
+from llamacpp_backend.link import EngineClient
+from llamacpp_backend.requests import RawRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = json.loads((ROOT / "files" / "demo_model" / "answers.json").read_text(encoding="utf-8"))["answers"][1]
@@ -40,6 +42,7 @@ def place(directory: Path, kind: str = "engine", **changes: Any) -> dict[str, st
 def open_model(runtime_module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Loads model.py and initializes it; finalizes at the end."""
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
     monkeypatch.setenv("TRITON_CPU_QUOTA_PERCENT", "100")
     pb_utils.Logger.lines.clear()
     opened = []
@@ -81,13 +84,20 @@ def test_requests(open_model: Open) -> None:
     requests = [
         pb_utils.Request({"prompt": [question]}),
         pb_utils.Request({"text_input": [question], "stream": [False]}),
-        pb_utils.Request({"messages": [chat]}, {contract.PRIVATE_KEY: "k", contract.PRIVATE_PARAMETERS: "{}"}),
+        pb_utils.Request({"messages": [chat]}, {"stream": False}),
     ]
     answered(model, *requests)
     assert [text(request) for request in requests] == [wanted] * 3
     counts = [len(request.sender.responses) for request in requests]
     assert counts[0] > 10
     assert counts[1:] == [1, 1]
+
+
+def test_request_of_a_front(open_model: Open) -> None:
+    open_model(defaults={"temperature": 0.0})
+    raw = RawRequest({"prompt": KNOWN["question"]}, {"max_tokens": 512})
+    answer, summary = EngineClient("demo_stream", 1).ask(raw, lambda: False)
+    assert (answer, summary.finish_reason) == (KNOWN["answer"], "stop")
 
 
 def test_load_line_says_what_was_computed(open_model: Open) -> None:

@@ -1,18 +1,17 @@
-"""What a request must hold: one prompt, known options, each once; private fields; the default of `stream`."""
+"""What a request must hold: one prompt, known options, each once; `stream`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from llamacpp_backend.contract import PRIVATE_CANCEL, PRIVATE_KEY, PRIVATE_PARAMETERS
 from llamacpp_backend.errors import BadRequest
 from llamacpp_backend.parameters import SAMPLING_NAMES
-from llamacpp_backend.requests import GenerateRequest, RawRequest, front_parameters, parse_generate
+from llamacpp_backend.requests import GenerateRequest, RawRequest, for_engine, parse_generate
 
 
 def parse(inputs: dict[str, Any], **parameters: Any) -> GenerateRequest:
-    return parse_generate(RawRequest(inputs, parameters), {}, 512)
+    return parse_generate(RawRequest(inputs, parameters), {}, 512, stream_default=True)
 
 
 def refusal(inputs: dict[str, Any], **parameters: Any) -> str:
@@ -23,7 +22,7 @@ def refusal(inputs: dict[str, Any], **parameters: Any) -> str:
 
 @pytest.mark.parametrize(("name", "is_chat"), [("prompt", False), ("text_input", False), ("messages", True)])
 def test_one_prompt(name: str, is_chat: bool) -> None:
-    wanted = parse({name: "你好 <|im_end|>".encode()})
+    wanted = parse({name: "你好 <|im_end|>"})
     assert (wanted.text, wanted.is_chat) == ("你好 <|im_end|>", is_chat)
 
 
@@ -36,92 +35,64 @@ def test_no_prompt() -> None:
     "names", [("prompt", "text_input"), ("prompt", "messages"), ("prompt", "text_input", "messages")]
 )
 def test_several_prompts(names: tuple[str, ...]) -> None:
-    message = refusal(dict.fromkeys(names, b"x"))
+    message = refusal(dict.fromkeys(names, "x"))
     assert message == f"{' and '.join(names)} are given; give exactly one of prompt, text_input, messages"
 
 
 @pytest.mark.parametrize("name", ["prompt", "text_input", "messages"])
 def test_empty_prompt(name: str) -> None:
-    assert refusal({name: b""}) == f"{name} is empty; it must hold at least one character"
-
-
-@pytest.mark.parametrize(
-    ("data", "place"),
-    [
-        (b"\xff", "byte 0xff at position 0"),
-        (b"abc\x80", "byte 0x80 at position 3"),
-        ("你".encode()[:2], "byte 0xe4 at position 0"),
-        (b"ab\xed\xa0\x80", "byte 0xed at position 2"),
-    ],
-)
-def test_bytes_that_are_not_utf8(data: bytes, place: str) -> None:
-    assert refusal({"prompt": data}) == f"prompt is not UTF-8: {place}; text must be UTF-8"
-    assert refusal({"prompt": b"x", "stop": [b"ok", data]}) == f"stop is not UTF-8: {place}; text must be UTF-8"
+    assert refusal({name: ""}) == f"{name} is empty; it must hold at least one character"
 
 
 @pytest.mark.parametrize("name", ["prompt", "text_input", "messages"])
 def test_prompt_as_parameter(name: str) -> None:
     message = f"{name} is given as a parameter; it must be an input (BYTES, shape [1])"
     assert refusal({}, **{name: "x"}) == message
-    assert refusal({"prompt": b"x"}, **{name: "x"}) == message
+    assert refusal({"prompt": "x"}, **{name: "x"}) == message
 
 
 def test_option_as_input_or_as_parameter_but_not_both() -> None:
-    assert parse({"prompt": b"x", "max_tokens": 7}).sampling.max_tokens == 7
-    assert parse({"prompt": b"x"}, max_tokens=7).sampling.max_tokens == 7
-    assert refusal({"prompt": b"x", "max_tokens": 7}, max_tokens=7) == (
+    assert parse({"prompt": "x", "max_tokens": 7}).sampling.max_tokens == 7
+    assert parse({"prompt": "x"}, max_tokens=7).sampling.max_tokens == 7
+    assert refusal({"prompt": "x", "max_tokens": 7}, max_tokens=7) == (
         "max_tokens is given both as an input and as a parameter; give it once"
     )
-    assert "both" in refusal({"prompt": b"x", "stream": True}, stream=True)
+    assert "both" in refusal({"prompt": "x", "stream": True}, stream=True)
 
 
 def test_stop_as_input_and_as_parameter() -> None:
-    assert parse({"prompt": b"x", "stop": [b"a", "。".encode()]}).sampling.stop == ("a", "。")
-    assert parse({"prompt": b"x"}, stop="a").sampling.stop == ("a",)
+    assert parse({"prompt": "x", "stop": ["a", "。"]}).sampling.stop == ("a", "。")
+    assert parse({"prompt": "x"}, stop="a").sampling.stop == ("a",)
 
 
 def test_unknown_parameter_lists_also_stream() -> None:
     allowed = ", ".join((*SAMPLING_NAMES, "stream"))
-    assert refusal({"prompt": b"x"}, best_of=2) == f"unknown parameter 'best_of'; allowed are {allowed}"
+    assert refusal({"prompt": "x"}, best_of=2) == f"unknown parameter 'best_of'; allowed are {allowed}"
 
 
-def test_stream_is_the_default_of_clients_but_not_of_a_front() -> None:
-    assert parse({"prompt": b"x"}).stream is True
-    assert parse({"prompt": b"x"}, **{PRIVATE_KEY: "k"}).stream is False
+@pytest.mark.parametrize("default", [True, False])
+def test_stream_default(default: bool) -> None:
+    assert parse_generate(RawRequest({"prompt": "x"}, {}), {}, 512, stream_default=default).stream is default
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_stream_given(value: bool) -> None:
-    assert parse({"prompt": b"x"}, stream=value).stream is value
-    assert parse({"prompt": b"x", "stream": value}).stream is value
+    assert parse({"prompt": "x"}, stream=value).stream is value
+    assert parse({"prompt": "x", "stream": value}).stream is value
 
 
 @pytest.mark.parametrize("value", [1, 0, "true", None, 1.0])
 def test_stream_of_another_type(value: object) -> None:
-    assert refusal({"prompt": b"x"}, stream=value) == f"stream is {value!r}; allowed are true and false"
+    assert refusal({"prompt": "x"}, stream=value) == f"stream is {value!r}; allowed are true and false"
 
 
-def test_private_fields() -> None:
-    assert RawRequest({}, {PRIVATE_KEY: "k"}).key == "k"
-    assert RawRequest({}, {PRIVATE_CANCEL: "c"}).cancels == "c"
-    assert RawRequest({}, {}).key is None
-    assert RawRequest({}, {PRIVATE_KEY: 7, PRIVATE_CANCEL: True}).key is None
-    assert RawRequest({}, {PRIVATE_KEY: 7, PRIVATE_CANCEL: True}).cancels is None
-
-
-def test_front_hands_parameters_on_without_stream() -> None:
-    given = {"max_tokens": 3, "temperature": 0.5, "stream": False}
-    assert front_parameters(given) == {"max_tokens": 3, "temperature": 0.5}
-    assert given["stream"] is False, "the caller's own must stay as they are"
+def test_front_hands_a_request_on_without_stream() -> None:
+    given = RawRequest({"prompt": "x"}, {"max_tokens": 3, "temperature": 0.5, "stream": False})
+    assert for_engine(given) == RawRequest({"prompt": "x"}, {"max_tokens": 3, "temperature": 0.5})
+    assert given.parameters["stream"] is False, "the caller's own must stay as they are"
 
 
 @pytest.mark.parametrize("value", [True, 0, 1, "false", None])
 def test_front_refuses_stream(value: object) -> None:
     with pytest.raises(BadRequest, match=r"stream is .*; this model answers once: allowed is false"):
-        front_parameters({"stream": value})
-
-
-@pytest.mark.parametrize("name", [PRIVATE_KEY, PRIVATE_CANCEL, PRIVATE_PARAMETERS])
-def test_front_refuses_private_fields_of_clients(name: str) -> None:
-    with pytest.raises(BadRequest, match=f"unknown parameter '{name}'"):
-        front_parameters({name: "x"})
+        for_engine(RawRequest({}, {"stream": value}))

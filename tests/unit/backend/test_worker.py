@@ -58,13 +58,13 @@ class Bench:
     def _run(self, job: Job) -> Summary:
         self.started.append(job.prompt[0])
         while not self.gate.wait(0.001):
-            if job.is_cancelled():
+            if job.reply.client_gone():
                 raise Cancelled("cancelled at a step")
         return self.act(job)
 
-    def submit(self, number: int, key: str | None = None, reply: FakeReply | None = None) -> FakeReply:
+    def submit(self, number: int, reply: FakeReply | None = None) -> FakeReply:
         reply = reply or FakeReply()
-        self.worker.submit(Job([number], SAMPLING, reply, key))
+        self.worker.submit(Job([number], SAMPLING, reply))
         return reply
 
 
@@ -114,33 +114,13 @@ def test_full_queue_refuses_at_once_and_takes_again(bench: Bench, wait_until: Wa
     assert 4 not in bench.started
 
 
-def test_refused_job_leaves_no_key_behind(bench: Bench, wait_until: Wait) -> None:
-    bench.submit(0)
+def test_client_that_goes_while_its_job_runs(bench: Bench, wait_until: Wait) -> None:
+    running = bench.submit(0)
     wait_until(lambda: bench.started == [0])
-    for number in (1, 2, 3):
-        bench.submit(number)
-    with pytest.raises(Unavailable):
-        bench.submit(4, "key")
-    assert bench.worker._by_key == {}
-
-
-def test_cancel_while_running(bench: Bench, wait_until: Wait) -> None:
-    running = bench.submit(0, "a")
-    wait_until(lambda: bench.started == [0])
-    bench.worker.cancel("a")
+    running.gone = True
     assert running.ended.wait(5)
     assert kinds(running) == [[Cancelled]]
     assert bench.errors == [], "a cancelled request is no failure"
-
-
-def test_cancel_while_waiting(bench: Bench, wait_until: Wait) -> None:
-    running, waiting, last = bench.submit(0, "a"), bench.submit(1, "b"), bench.submit(2, "c")
-    wait_until(lambda: bench.started == [0])
-    bench.worker.cancel("b")
-    bench.gate.set()
-    bench.worker.close()
-    assert kinds(running, waiting, last) == [[Summary], [Cancelled], [Summary]]
-    assert bench.started == [0, 2]
 
 
 def test_client_that_has_gone_while_waiting_is_not_run(bench: Bench, wait_until: Wait) -> None:
@@ -152,17 +132,6 @@ def test_client_that_has_gone_while_waiting_is_not_run(bench: Bench, wait_until:
     bench.worker.close()
     assert kinds(waiting) == [[Cancelled]]
     assert bench.started == [0]
-
-
-def test_cancel_of_unknown_and_ended_keys_does_nothing(bench: Bench) -> None:
-    bench.gate.set()
-    reply = bench.submit(0, "a")
-    bench.worker.cancel("never came")
-    assert reply.ended.wait(5)
-    bench.worker.cancel("a")
-    bench.worker.close()
-    assert reply.finals == [SUMMARY]
-    assert bench.worker._by_key == {}
 
 
 @pytest.mark.parametrize(
@@ -184,19 +153,18 @@ def test_failure_is_answered_once_and_the_next_one_works(
 
     bench.act = fail
     bench.gate.set()
-    failing, next_one = bench.submit(0, "a"), bench.submit(1, "b")
+    failing, next_one = bench.submit(0), bench.submit(1)
     bench.worker.close()
     assert kinds(failing, next_one) == [[kind], [Summary]]
     assert str(failing.finals[0]) == message
     assert len(bench.errors) == 1
-    assert bench.worker._by_key == {}
 
 
 def test_broken_connection_does_not_end_the_worker(bench: Bench) -> None:
     bench.gate.set()
     broken = FakeReply()
     broken.broken = True
-    bench.submit(0, "a", broken)
+    bench.submit(0, broken)
     next_one = bench.submit(1)
     bench.worker.close()
     assert kinds(broken, next_one) == [[Summary], [Summary]]
@@ -238,8 +206,7 @@ def test_every_job_of_many_threads_gets_one_final_answer() -> None:
 
     def client(first: int) -> None:
         for number in range(first, first + 50):
-            replies.append(bench.submit(number, str(number)))
-            bench.worker.cancel(str(number - 1))
+            replies.append(bench.submit(number))
 
     threads: list[Any] = [threading.Thread(target=client, args=(start,)) for start in range(0, 400, 50)]
     for thread in threads:
@@ -249,4 +216,3 @@ def test_every_job_of_many_threads_gets_one_final_answer() -> None:
     bench.worker.close()
     assert len(replies) == 400
     assert all(len(reply.finals) == 1 for reply in replies)
-    assert bench.worker._by_key == {}

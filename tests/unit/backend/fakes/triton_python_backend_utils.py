@@ -1,22 +1,18 @@
 """Stands in for Triton's module of this name, which exists only inside a process that Triton has started.
 
 It holds no more than `triton_adapter` uses, and refuses what Triton refuses where that matters: a response after the
-final flag, and a call inside the server with a fraction among its parameters.
+final flag.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
-
-
-class TritonModelException(Exception):
-    """What a call raises when the called model is not there."""
 
 
 class TritonError:
@@ -106,30 +102,6 @@ class Request:
 
     def get_response_sender(self) -> Sender:
         return self.sender
-
-
-class InferenceRequest:
-    """A call inside the server. `answer` plays the called model."""
-
-    answer: ClassVar[Callable[[InferenceRequest], Sequence[InferenceResponse]]]
-
-    def __init__(
-        self,
-        model_name: str,
-        requested_output_names: list[str],
-        inputs: list[Tensor],
-        parameters: dict[str, Any],
-    ) -> None:
-        refused = {name: value for name, value in parameters.items() if not isinstance(value, (bool, int, str))}
-        assert not refused, f"Triton takes integers, booleans and strings; these are neither: {refused}"
-        self.model_name = model_name
-        self.requested_output_names = requested_output_names
-        self.inputs = inputs
-        self.parameters = parameters
-
-    def exec(self, *, decoupled: bool) -> Iterator[InferenceResponse]:
-        assert decoupled, "the engine's model is decoupled"
-        return iter(type(self).answer(self))
 
 
 class Logger:

@@ -1,4 +1,4 @@
-"""The tensor contract of both models, as data: the one place that names inputs, outputs and private fields.
+"""The tensor contract of both models, as data: the one place that names inputs and outputs.
 
 All shapes are without a batch dimension (max_batch_size 0).
 """
@@ -42,23 +42,12 @@ FINISH_REASON = "finish_reason"
 PROMPT_TOKENS = "prompt_tokens"
 COMPLETION_TOKENS = "completion_tokens"
 
-_ANSWER = (
+OUTPUTS = (
     *(TensorSpec(name, "TYPE_STRING") for name in TEXT_OUTPUTS),
     TensorSpec(FINISH_REASON, "TYPE_STRING"),
     TensorSpec(PROMPT_TOKENS, "TYPE_INT32"),
     TensorSpec(COMPLETION_TOKENS, "TYPE_INT32"),
 )
 
-# Private to front and engine. A request that carries PRIVATE_KEY gets its error as JSON text in PRIVATE_STATUS,
-# because Triton turns every error of a called model into INTERNAL; PRIVATE_CANCEL ends the request with that key,
-# because a cancelled caller does not cancel the model it has called. PRIVATE_PARAMETERS carries the client's
-# parameters as JSON text: a call inside the server takes whole numbers, booleans and text, but no fractions.
-PRIVATE_STATUS = "private_status"
-PRIVATE_KEY = "private_key"
-PRIVATE_CANCEL = "private_cancel"
-PRIVATE_PARAMETERS = "private_parameters"
-
 FRONT_INPUTS = _PROMPTS + _SAMPLING
-FRONT_OUTPUTS = _ANSWER
 ENGINE_INPUTS = (*FRONT_INPUTS, TensorSpec(STREAM, "TYPE_BOOL"))
-ENGINE_OUTPUTS = (*_ANSWER, TensorSpec(PRIVATE_STATUS, "TYPE_STRING"))

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .chat import ChatTemplate, NoChatTemplate
 from .errors import BackendError, EngineFailure, LoadError
 from .generator import generate
+from .link import EngineLink, LinkReply, link_path
 from .machine import QUOTA_VARIABLE, available_memory, plan_cpu
 from .prompts import PromptEncoder
-from .requests import parse_generate
+from .requests import RawRequest, parse_generate
 from .settings import Place, check_defaults, read_engine_settings
 from .sizing import plan_context
-from .triton_adapter import EngineReply, log, read_request
+from .triton_adapter import TritonReply, log, read_request
 from .worker import Job, Worker
 
 if TYPE_CHECKING:
@@ -26,7 +29,10 @@ DEFAULT_QUEUE_SIZE = 64
 
 
 class EngineModel:
-    """Serves requests with a worker. `close` is called once the worker has ended."""
+    """Serves requests with a worker: Triton's by `execute`, those of a front by `take`.
+
+    `close` is called once the worker has ended.
+    """
 
     def __init__(
         self,
@@ -34,6 +40,7 @@ class EngineModel:
         worker: Worker,
         defaults: Mapping[str, object],
         n_ctx: int,
+        link_path: Path,
         close: Callable[[], None],
     ) -> None:
         self._prompts = prompts
@@ -41,39 +48,38 @@ class EngineModel:
         self._defaults = defaults
         self._n_ctx = n_ctx
         self._close = close
+        self._link = EngineLink(link_path, partial(self.take, stream_default=False))
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Check and queue requests; a refused one is answered at once."""
+        """Check and queue Triton's requests; a refused one is answered at once."""
         for request in requests:
+            reply = TritonReply(request)
+            self.take(partial(read_request, request), reply, stream_default=True)
+
+    def take(self, read: Callable[[], RawRequest], reply: TritonReply | LinkReply, *, stream_default: bool) -> None:
+        """Check and queue what `read` returns; whatever happens, the client gets its one final response."""
+        try:
             try:
-                self._take(request, EngineReply(request))
-            except Exception as error:  # sending failed: the other requests must not suffer
-                log("error", f"an answer could not be delivered: {error!r}")
+                self._accept(read(), reply, stream_default)
+            except BackendError as error:
+                reply.fail(error)
+            except Exception as error:
+                log("error", f"a request could not be read: {error!r}")
+                reply.fail(EngineFailure(f"internal error: {error!r}"))
+        except Exception as error:  # sending failed: the other requests must not suffer
+            log("error", f"an answer could not be delivered: {error!r}")
 
     def finalize(self) -> None:
         """Let all accepted requests end, then free the model."""
+        self._link.close()
         self._worker.close()
+        self._link.join()
         self._close()
 
-    def _take(self, request: Any, reply: EngineReply) -> None:
-        try:
-            self._accept(request, reply)
-        except BackendError as error:
-            reply.fail(error)
-        except Exception as error:  # whatever it is, the client gets its one final response
-            log("error", f"a request could not be read: {error!r}")
-            reply.fail(EngineFailure(f"internal error: {error!r}"))
-
-    def _accept(self, request: Any, reply: EngineReply) -> None:
-        raw = read_request(request)
-        if raw.cancels is not None:
-            self._worker.cancel(raw.cancels)
-            reply.end()
-            return
-        reply.private = raw.key is not None
-        wanted = parse_generate(raw, self._defaults, self._n_ctx)
+    def _accept(self, raw: RawRequest, reply: TritonReply | LinkReply, stream_default: bool) -> None:
+        wanted = parse_generate(raw, self._defaults, self._n_ctx, stream_default=stream_default)
         reply.stream = wanted.stream
-        self._worker.submit(Job(self._prompts.encode(wanted), wanted.sampling, reply, raw.key))
+        self._worker.submit(Job(self._prompts.encode(wanted), wanted.sampling, reply))
 
 
 def open_engine(place: Place) -> EngineModel:
@@ -108,10 +114,13 @@ def open_engine(place: Place) -> EngineModel:
     )
 
     def run(job: Job) -> Any:
-        return generate(runtime, job.prompt, job.sampling, job.reply.piece, job.is_cancelled)
+        return generate(runtime, job.prompt, job.sampling, job.reply.piece, job.reply.client_gone)
 
     worker = Worker(run, queue_size, lambda line: log("error", line))
-    return EngineModel(PromptEncoder(model, chat, plan.n_ctx), worker, settings.defaults, plan.n_ctx, close)
+    prompts = PromptEncoder(model, chat, plan.n_ctx)
+    return EngineModel(
+        prompts, worker, settings.defaults, plan.n_ctx, link_path(place.model_name, place.version), close
+    )
 
 
 def _chat(model: Model) -> ChatTemplate | NoChatTemplate:

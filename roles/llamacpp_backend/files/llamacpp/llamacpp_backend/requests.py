@@ -6,34 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .contract import PRIVATE_CANCEL, PRIVATE_KEY, PRIVATE_PARAMETERS, PROMPT_NAMES, STREAM
+from .contract import PROMPT_NAMES, STREAM
 from .errors import BadRequest
 from .parameters import SAMPLING_NAMES, Sampling, parse_sampling
 
 
 @dataclass(frozen=True)
 class RawRequest:
-    """Decoded inputs and request parameters by name.
+    """Decoded inputs and request parameters by name, all of them values that JSON knows.
 
-    `inputs`: one-element tensors as the value itself, `stop` as a list; BYTES as bytes.
+    `inputs`: one-element tensors as the value itself, `stop` as a list; BYTES as text.
     """
 
     inputs: Mapping[str, Any]
     parameters: Mapping[str, Any]
-
-    @property
-    def key(self) -> str | None:
-        """The private name under which a front can cancel this request."""
-        return self._private(PRIVATE_KEY)
-
-    @property
-    def cancels(self) -> str | None:
-        """The private name of the request that this one cancels."""
-        return self._private(PRIVATE_CANCEL)
-
-    def _private(self, name: str) -> str | None:
-        value = self.parameters.get(name)
-        return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True)
@@ -46,18 +32,19 @@ class GenerateRequest:
     stream: bool
 
 
-def parse_generate(raw: RawRequest, defaults: Mapping[str, object], n_ctx: int) -> GenerateRequest:
+def parse_generate(
+    raw: RawRequest, defaults: Mapping[str, object], n_ctx: int, *, stream_default: bool
+) -> GenerateRequest:
     """Check everything that can be checked without the model. Raises BadRequest."""
     name, text = _prompt(raw.inputs, raw.parameters)
-    options = {key: value for key, value in raw.parameters.items() if key not in (PRIVATE_KEY, PRIVATE_CANCEL)}
+    options = dict(raw.parameters)
     for key, value in raw.inputs.items():
         if key in PROMPT_NAMES:
             continue
         if key in options:
             raise BadRequest(f"{key} is given both as an input and as a parameter; give it once")
-        options[key] = _text_of(key, value)
-    # Clients of this model want a stream; a front, which is known by its key, wants one response.
-    stream = options.pop(STREAM, raw.key is None)
+        options[key] = value
+    stream = options.pop(STREAM, stream_default)
     if not isinstance(stream, bool):
         raise BadRequest(f"{STREAM} is {stream!r}; allowed are true and false")
     unknown = sorted(set(options) - set(SAMPLING_NAMES))
@@ -67,18 +54,25 @@ def parse_generate(raw: RawRequest, defaults: Mapping[str, object], n_ctx: int) 
     return GenerateRequest(text, name == "messages", parse_sampling(options, defaults, n_ctx), stream)
 
 
-def front_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters a front hands on to its engine: the client's, without `stream`, which it can't honour."""
-    handed_on = dict(parameters)
-    if handed_on.pop(STREAM, False) is not False:
+def for_engine(raw: RawRequest) -> RawRequest:
+    """The request that a front hands on to its engine: the client's, without `stream`, which it can't honour."""
+    parameters = dict(raw.parameters)
+    if parameters.pop(STREAM, False) is not False:
         raise BadRequest(
-            f"{STREAM} is {parameters[STREAM]!r}; this model answers once: allowed is false, "
+            f"{STREAM} is {raw.parameters[STREAM]!r}; this model answers once: allowed is false, "
             "for a stream call the model with _stream after its name (or generate_stream)"
         )
-    for name in (PRIVATE_KEY, PRIVATE_CANCEL, PRIVATE_PARAMETERS):
-        if name in handed_on:
-            raise BadRequest(f"unknown parameter '{name}'; allowed are {', '.join(SAMPLING_NAMES)}")
-    return handed_on
+    return RawRequest(raw.inputs, parameters)
+
+
+def decode_text(name: str, value: bytes) -> str:
+    """The text of a BYTES element. Raises BadRequest for bytes that are not UTF-8."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequest(
+            f"{name} is not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}; text must be UTF-8"
+        ) from error
 
 
 def _prompt(inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[str, str]:
@@ -91,21 +85,7 @@ def _prompt(inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[s
     if len(given) != 1:
         what = f"{' and '.join(given)} are given" if given else "no prompt is given"
         raise BadRequest(f"{what}; give exactly one of {names}")
-    text = _text_of(given[0], inputs[given[0]])
+    text = inputs[given[0]]
     if not text:
         raise BadRequest(f"{given[0]} is empty; it must hold at least one character")
     return given[0], str(text)
-
-
-def _text_of(name: str, value: Any) -> Any:
-    """BYTES as text; other values as they are. Raises BadRequest for bytes that are not UTF-8."""
-    if isinstance(value, list):
-        return [_text_of(name, item) for item in value]
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRequest(
-            f"{name} is not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}; text must be UTF-8"
-        ) from error

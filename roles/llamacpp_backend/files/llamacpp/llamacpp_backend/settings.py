@@ -121,6 +121,11 @@ class Place:
     model_name: str
     version_dir: Path
 
+    @property
+    def version(self) -> int:
+        """The model's version: its directory's name."""
+        return int(self.version_dir.name)
+
 
 @dataclass(frozen=True)
 class EngineSettings:

@@ -1,13 +1,13 @@
 """The border to Triton: the only importer of triton_python_backend_utils.
 
-Tensors and parameters in, responses and errors out, cancellation, the call from front to engine, Triton's log.
+Tensors and parameters in, responses and errors out, cancellation, Triton's log.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from . import contract
-from .errors import BackendError, BadRequest, EngineFailure, LoadError, Unavailable, from_code
+from .errors import BackendError, BadRequest, LoadError
 from .generator import Summary
-from .requests import RawRequest
+from .requests import RawRequest, decode_text
 from .settings import Place
 
 _KINDS = ("engine", "front")
@@ -30,7 +30,7 @@ def complete_config(config: Any) -> Any:
     config.set_max_batch_size(0)
     for spec in contract.ENGINE_INPUTS if engine else contract.FRONT_INPUTS:
         config.add_input({"name": spec.name, "data_type": spec.data_type, "dims": list(spec.dims), "optional": True})
-    for spec in contract.ENGINE_OUTPUTS if engine else contract.FRONT_OUTPUTS:
+    for spec in contract.OUTPUTS:
         config.add_output({"name": spec.name, "data_type": spec.data_type, "dims": list(spec.dims)})
     config.set_model_transaction_policy({"decoupled": engine})
     return config
@@ -45,18 +45,13 @@ def read_place(args: Mapping[str, str]) -> Place:
 def read_request(request: Any) -> RawRequest:
     """Decode a request's inputs and parameters. Raises BadRequest."""
     inputs = {tensor.name(): _decode(tensor) for tensor in request.inputs()}
-    parameters = read_parameters(request)
-    handed_on = parameters.pop(contract.PRIVATE_PARAMETERS, "{}")
-    return RawRequest(inputs, {**_parse_parameters(handed_on), **parameters})
-
-
-def read_parameters(request: Any) -> dict[str, Any]:
-    """A request's parameters by name. Raises BadRequest."""
     try:
-        text = request.parameters() or "{}"
+        parameters = dict(json.loads(request.parameters() or "{}"))
     except UnicodeDecodeError as error:  # Triton hands on the client's bytes as they are
         raise BadRequest(f"the request's parameters are not UTF-8: {error}") from error
-    return _parse_parameters(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the request's parameters can't be read: {error}") from error
+    return RawRequest(inputs, parameters)
 
 
 def log(level: str, line: str) -> None:
@@ -72,20 +67,23 @@ def log(level: str, line: str) -> None:
         logger.log_verbose(line)
 
 
-class EngineReply:
-    """Answers one request of the engine. Implements worker.Reply; the final flag is sent exactly once."""
+class TritonReply:
+    """Answers one request with one response, or with many where `stream`. Implements worker.Reply.
+
+    The final flag is sent exactly once.
+    """
 
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # a front asks on one thread while another answers
         self._done = False
         self._texts: list[str] = []
         self.stream = False
-        self.private = False  # a front asks: errors go out as a status output
 
     def client_gone(self) -> bool:
-        """Whether Triton knows that the client has cancelled."""
-        return bool(self._sender.is_cancelled())
+        """Whether Triton knows that the client has cancelled. Triton is not asked about an answered request."""
+        with self._lock:
+            return not self._done and bool(self._sender.is_cancelled())
 
     def piece(self, text: str) -> None:
         """Send a piece now, or keep it for the one response."""
@@ -103,108 +101,16 @@ class EngineReply:
         self._send_last(pb_utils.InferenceResponse(tensors))
 
     def fail(self, error: BackendError) -> None:
-        """Send an error as the last response."""
-        if self.private:
-            status = json.dumps({"code": error.code, "message": str(error)}, ensure_ascii=False)
-            self._send_last(pb_utils.InferenceResponse([_text_tensor(contract.PRIVATE_STATUS, status)]))
-        else:
-            self._send_last(_error_response(error))
-
-    def end(self) -> None:
-        """Send nothing but the end."""
-        self._send_last(None)
+        """Send an error with its own code as the last response."""
+        code = getattr(pb_utils.TritonError, error.code)
+        self._send_last(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code)))
 
     def _send_last(self, response: Any) -> None:
         with self._lock:
             if self._done:
                 return
             self._done = True
-        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        if response is None:
-            self._sender.send(flags=final)
-        else:
-            self._sender.send(response, flags=final)
-
-
-class FrontReply:
-    """Answers one request of a front, once."""
-
-    def __init__(self, request: Any) -> None:
-        self._request = request  # kept: its tensors live in shared memory that goes with it
-        self._sender = request.get_response_sender()
-        self._lock = threading.Lock()  # the watcher asks while another thread answers
-        self._done = False
-
-    @property
-    def inputs(self) -> list[Any]:
-        """The client's tensors, to be handed on as they are."""
-        return list(self._request.inputs())
-
-    def client_gone(self) -> bool:
-        """Whether Triton knows that the client has cancelled. Triton is not asked about an answered request."""
-        with self._lock:
-            return not self._done and bool(self._sender.is_cancelled())
-
-    def answer(self, tensors: Sequence[Any]) -> None:
-        """Send the answer."""
-        self._send(pb_utils.InferenceResponse(list(tensors)))
-
-    def fail(self, error: BackendError) -> None:
-        """Send an error with its own code."""
-        self._send(_error_response(error))
-
-    def _send(self, response: Any) -> None:
-        with self._lock:
-            self._done = True
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-
-class EngineCall:
-    """Calls a front's engine inside the server (BLS)."""
-
-    def __init__(self, engine_model: str) -> None:
-        self._engine_model = engine_model
-        self._outputs = [spec.name for spec in contract.ENGINE_OUTPUTS]
-
-    def ask(self, inputs: Sequence[Any], parameters: Mapping[str, Any], key: str) -> list[Any]:
-        """The engine's answer as tensors. Waits for it. Raises BackendError with the engine's own code."""
-        tensors: list[Any] = []
-        private = {contract.PRIVATE_KEY: key, contract.PRIVATE_PARAMETERS: json.dumps(parameters)}
-        for response in self._send(inputs, private):
-            if response.has_error():
-                raise EngineFailure(response.error().message())
-            tensors += response.output_tensors()
-        for tensor in tensors:
-            if tensor.name() == contract.PRIVATE_STATUS:
-                status = json.loads(tensor.as_numpy().reshape(-1)[0])
-                raise from_code(status["code"], status["message"])
-        if not tensors:
-            raise EngineFailure(f"model '{self._engine_model}' gave no answer")
-        return tensors
-
-    def cancel(self, key: str) -> None:
-        """Ask the engine to end the request with this key."""
-        for _ in self._send([], {contract.PRIVATE_CANCEL: key}):
-            pass
-
-    def _send(self, inputs: Sequence[Any], parameters: Mapping[str, Any]) -> Any:
-        call = pb_utils.InferenceRequest(
-            model_name=self._engine_model,
-            requested_output_names=self._outputs,
-            inputs=list(inputs),
-            parameters=dict(parameters),
-        )
-        try:
-            return call.exec(decoupled=True)
-        except pb_utils.TritonModelException as error:
-            raise Unavailable(f"model '{self._engine_model}' can't be called: {error}") from error
-
-
-def _parse_parameters(text: Any) -> dict[str, Any]:
-    try:
-        return dict(json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise BadRequest(f"the request's parameters can't be read: {error}") from error
 
 
 def _kind(config: Mapping[str, Any]) -> str:
@@ -218,6 +124,7 @@ def _kind(config: Mapping[str, Any]) -> str:
 def _decode(tensor: Any) -> Any:
     """`stop` as a list, other tensors as their one value. Raises BadRequest for another number of elements."""
     values = tensor.as_numpy().reshape(-1).tolist()
+    values = [decode_text(tensor.name(), value) if isinstance(value, bytes) else value for value in values]
     if tensor.name() == "stop":
         return values
     if len(values) != 1:
@@ -235,8 +142,3 @@ def _count_tensor(name: str, count: int) -> Any:
 
 def _text_tensors(text: str) -> list[Any]:
     return [_text_tensor(name, text) for name in contract.TEXT_OUTPUTS]
-
-
-def _error_response(error: BackendError) -> Any:
-    code = getattr(pb_utils.TritonError, error.code)
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from .errors import BackendError, Cancelled, EngineFailure, Unavailable
@@ -31,17 +31,11 @@ class Reply(Protocol):
 
 @dataclass
 class Job:
-    """One answer to make. `key`: the name to cancel it by, if any."""
+    """One answer to make."""
 
     prompt: list[int]
     sampling: Sampling
     reply: Reply
-    key: str | None = None
-    cancel_requested: threading.Event = field(default_factory=threading.Event)
-
-    def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self.cancel_requested.is_set() or self.reply.client_gone()
 
 
 RunJob = Callable[[Job], Summary]
@@ -58,7 +52,6 @@ class Worker:
         self._lock = threading.Lock()
         self._waiting = 0
         self._closed = False
-        self._by_key: dict[str, Job] = {}
         self._thread = threading.Thread(target=self._loop, name="llamacpp-worker")
         self._thread.start()
 
@@ -70,16 +63,7 @@ class Worker:
             if self._waiting >= self._size:
                 raise Unavailable(f"{self._waiting} requests are waiting, as many as queue_size allows; try later")
             self._waiting += 1
-            if job.key is not None:
-                self._by_key[job.key] = job
             self._queue.put(job)
-
-    def cancel(self, key: str) -> None:
-        """End the job with this key at its next step; nothing happens when it has ended or never came."""
-        with self._lock:
-            job = self._by_key.get(key)
-        if job is not None:
-            job.cancel_requested.set()
 
     def close(self) -> None:
         """Refuse new jobs, let the queued ones end, then end the thread."""
@@ -97,14 +81,10 @@ class Worker:
                 self._answer(job)
             except Exception as error:  # sending failed: the thread must outlive it
                 self._log_error(f"an answer could not be delivered: {error!r}")
-            finally:
-                if job.key is not None:
-                    with self._lock:
-                        self._by_key.pop(job.key, None)
 
     def _answer(self, job: Job) -> None:
         try:
-            if job.is_cancelled():
+            if job.reply.client_gone():
                 raise Cancelled("the request was cancelled while it waited")
             summary = self._run(job)
         except BackendError as error:

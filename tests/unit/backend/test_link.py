@@ -1,0 +1,204 @@
+"""The private link between front and engine: whole requests and answers, cancelling, and an end that dies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from llamacpp_backend import link
+from llamacpp_backend.errors import BackendError, BadRequest, Cancelled, EngineFailure, Unavailable
+from llamacpp_backend.generator import Summary
+from llamacpp_backend.link import EngineClient, EngineLink, LinkReply, link_path
+from llamacpp_backend.requests import RawRequest
+
+Wait = Callable[[Callable[[], bool]], None]
+RAW = RawRequest(
+    {"prompt": "人工 \n智能 \x00", "stop": ["a", "b"]}, {"temperature": 0.7, "seed": 2**32 - 2, "top_k": -1}
+)
+SUMMARY = Summary("length", 3, 2)
+
+
+class Engine:
+    """An engine that does with each request what `act` says."""
+
+    def __init__(self) -> None:
+        self.asked: list[RawRequest] = []
+        self.replies: list[LinkReply] = []
+        self.act: Callable[[RawRequest, LinkReply], None] = self.echo
+        self.link = EngineLink(link_path("demo_stream", 1), self.take)
+
+    def take(self, read: Callable[[], RawRequest], reply: LinkReply) -> None:
+        raw = read()
+        self.asked.append(raw)
+        self.replies.append(reply)
+        self.act(raw, reply)
+
+    @staticmethod
+    def echo(raw: RawRequest, reply: LinkReply) -> None:
+        for character in raw.inputs["prompt"]:
+            reply.piece(character)
+        reply.finish(SUMMARY)
+
+
+@pytest.fixture(autouse=True)
+def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(link, "POLL_SECONDS", 0.005)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    yield engine
+    engine.link.close()
+    engine.link.join()
+
+
+def ask(raw: RawRequest = RAW, gone: Callable[[], bool] = lambda: False) -> tuple[str, Summary]:
+    return EngineClient("demo_stream", 1).ask(raw, gone)
+
+
+def test_request_and_answer_cross_as_they_are(engine: Engine) -> None:
+    assert ask() == (RAW.inputs["prompt"], SUMMARY)
+    assert engine.asked == [RAW]
+
+
+def test_large_requests_and_answers(engine: Engine) -> None:
+    raw = RawRequest({"prompt": "é" * 1_000_000}, {})
+    assert ask(raw) == (raw.inputs["prompt"], SUMMARY)
+
+
+@pytest.mark.parametrize(
+    "error", [BadRequest("wrong: é"), Unavailable("full"), Cancelled("gone"), EngineFailure("broke")]
+)
+def test_error_crosses_as_what_it_was(engine: Engine, error: BackendError) -> None:
+    engine.act = lambda _raw, reply: reply.fail(error)
+    with pytest.raises(type(error)) as caught:
+        ask()
+    assert type(caught.value) is type(error)
+    assert str(caught.value) == str(error)
+
+
+def test_many_at_once_get_each_its_own(engine: Engine) -> None:
+    raws = [RawRequest({"prompt": f"request {number}"}, {}) for number in range(200)]
+    with ThreadPoolExecutor(50) as pool:
+        answers = [text for text, _ in pool.map(ask, raws)]
+    assert answers == [raw.inputs["prompt"] for raw in raws]
+
+
+def test_client_that_goes_cancels(engine: Engine, wait_until: Wait) -> None:
+    engine.act = lambda _raw, _reply: None
+    gone = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask, RAW, gone.is_set)
+        wait_until(lambda: len(engine.replies) == 1)
+        assert not engine.replies[0].client_gone()
+        gone.set()
+        with pytest.raises(Cancelled):
+            asking.result(5)
+    wait_until(engine.replies[0].client_gone)
+    engine.replies[0].piece("late")
+    engine.replies[0].finish(SUMMARY)  # nobody reads it, and nothing happens
+
+
+def test_engine_that_is_not_there() -> None:
+    with pytest.raises(Unavailable, match=r"model 'demo_stream' is not loaded \(No such file or directory\)"):
+        ask()
+
+
+def test_engine_that_was_killed_before_and_during_a_request(engine: Engine) -> None:
+    def die(_raw: RawRequest, reply: LinkReply) -> None:
+        reply._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does for a process that is gone
+
+    engine.act = die
+    with pytest.raises(EngineFailure, match="the process of model 'demo_stream' ended before it had answered"):
+        ask()
+    engine.link._listener.shutdown(socket.SHUT_RDWR)
+    engine.link._listener.close()
+    with pytest.raises(Unavailable, match=r"is not loaded \(Connection refused\)"):
+        ask()
+
+
+def test_left_over_socket_of_a_killed_engine_does_not_matter() -> None:
+    path = link_path("demo_stream", 1)
+    path.parent.mkdir()
+    for left_over in (path, path.with_suffix(f".{os.getpid()}")):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(left_over))
+    engine = Engine()
+    assert ask()[1] == SUMMARY
+    engine.link.close()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_new_engine_takes_over_from_its_old_self(engine: Engine) -> None:
+    new = Engine()
+    assert ask()[1] == SUMMARY
+    engine.link.close()
+    assert ask()[1] == SUMMARY
+    assert (len(engine.asked), len(new.asked)) == (0, 2)
+    new.link.close()
+    engine.link = Engine().link  # closed by the fixture
+
+
+def test_close_lets_running_requests_end(engine: Engine, wait_until: Wait) -> None:
+    gate = threading.Event()
+
+    def answer_later(_raw: RawRequest, reply: LinkReply) -> None:
+        def answer() -> None:
+            gate.wait(5)
+            reply.finish(SUMMARY)
+
+        threading.Thread(target=answer).start()
+
+    engine.act = answer_later
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        wait_until(lambda: len(engine.replies) == 1)
+        engine.link.close()
+        with pytest.raises(Unavailable):
+            ask()
+        gate.set()
+        assert asking.result(5) == ("", SUMMARY)
+    engine.link.join()
+    assert engine.link._threads == set()
+    engine.link = Engine().link  # closed by the fixture
+
+
+def test_front_that_reads_nothing_does_not_hold_the_engine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
+) -> None:
+    monkeypatch.setattr(link, "SEND_SECONDS", 1)
+    outcome: list[Exception] = []
+
+    def answer(_raw: RawRequest, reply: LinkReply) -> None:
+        reply.piece("x" * 4_000_000)
+        try:
+            reply.finish(SUMMARY)
+        except OSError as error:
+            outcome.append(error)
+
+    engine.act = answer
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(link_path("demo_stream", 1)))
+        connection.sendall(b'{"inputs": {}, "parameters": {}}\n')
+        wait_until(lambda: len(outcome) == 1)
+
+
+def test_front_that_goes_before_it_asks(engine: Engine, wait_until: Wait) -> None:
+    socket_path = str(link_path("demo_stream", 1))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(socket_path)
+    wait_until(lambda: not engine.link._threads)
+    assert engine.asked == []
+
+
+def test_versions_and_names_have_their_own_link_of_bounded_length() -> None:
+    paths = {link_path(name, version) for name in ("demo_stream", "x" * 71) for version in (1, 10**18)}
+    assert len(paths) == 4
+    assert all(len(f"/run/triton/engines/{path.name}") < 100 for path in paths)
