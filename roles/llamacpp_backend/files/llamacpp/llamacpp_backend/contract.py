@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .parameters import PARAMETERS
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -19,35 +21,25 @@ class TensorSpec:
 
 # Exactly one of these must be given: a raw completion (twice, for both families of clients), or a chat as JSON text.
 PROMPT_NAMES = ("prompt", "text_input", "messages")
-
+# What a chat template gets beside the messages, as JSON text.
+CHAT_NAMES = ("tools", "chat_template_kwargs")
 STREAM = "stream"
 
-_PROMPTS = tuple(TensorSpec(name, "TYPE_STRING") for name in PROMPT_NAMES)
-
-_SAMPLING = (
-    TensorSpec("max_tokens", "TYPE_INT32"),
-    TensorSpec("temperature", "TYPE_FP32"),
-    TensorSpec("top_p", "TYPE_FP32"),
-    TensorSpec("top_k", "TYPE_INT32"),
-    TensorSpec("min_p", "TYPE_FP32"),
-    TensorSpec("repetition_penalty", "TYPE_FP32"),
-    TensorSpec("presence_penalty", "TYPE_FP32"),
-    TensorSpec("frequency_penalty", "TYPE_FP32"),
-    TensorSpec("seed", "TYPE_UINT64"),
-    TensorSpec("stop", "TYPE_STRING", (-1,)),
+FRONT_INPUTS = (
+    *(TensorSpec(name, "TYPE_STRING") for name in (*PROMPT_NAMES, *CHAT_NAMES)),
+    *(TensorSpec(item.name, item.data_type, item.dims) for item in PARAMETERS),
 )
-
-TEXT_OUTPUTS = ("generated_text", "text_output")  # the same text under the names of both families of clients
-FINISH_REASON = "finish_reason"
-PROMPT_TOKENS = "prompt_tokens"
-COMPLETION_TOKENS = "completion_tokens"
-
-OUTPUTS = (
-    *(TensorSpec(name, "TYPE_STRING") for name in TEXT_OUTPUTS),
-    TensorSpec(FINISH_REASON, "TYPE_STRING"),
-    TensorSpec(PROMPT_TOKENS, "TYPE_INT32"),
-    TensorSpec(COMPLETION_TOKENS, "TYPE_INT32"),
-)
-
-FRONT_INPUTS = _PROMPTS + _SAMPLING
 ENGINE_INPUTS = (*FRONT_INPUTS, TensorSpec(STREAM, "TYPE_BOOL"))
+
+# The first dimension is the answers to one prompt (`n`), except for prompt_tokens and for index, of a stream's piece.
+OUTPUTS = (
+    TensorSpec("generated_text", "TYPE_STRING", (-1,)),  # the same text under the names of both families of clients
+    TensorSpec("text_output", "TYPE_STRING", (-1,)),
+    TensorSpec("index", "TYPE_INT32"),
+    TensorSpec("finish_reason", "TYPE_STRING", (-1,)),
+    TensorSpec("prompt_tokens", "TYPE_INT32"),
+    TensorSpec("cached_tokens", "TYPE_INT32"),
+    TensorSpec("completion_tokens", "TYPE_INT32", (-1,)),
+    TensorSpec("logprobs", "TYPE_STRING", (-1,)),  # JSON text
+    TensorSpec("details", "TYPE_STRING", (-1,)),  # JSON text
+)

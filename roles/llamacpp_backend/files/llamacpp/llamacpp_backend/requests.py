@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .contract import PROMPT_NAMES, STREAM
+from .contract import CHAT_NAMES, PROMPT_NAMES, STREAM
 from .errors import BadRequest
 from .parameters import SAMPLING_NAMES, Sampling, parse_sampling
 
@@ -15,7 +15,7 @@ from .parameters import SAMPLING_NAMES, Sampling, parse_sampling
 class RawRequest:
     """Decoded inputs and request parameters by name, all of them values that JSON knows.
 
-    `inputs`: one-element tensors as the value itself, `stop` as a list; BYTES as text.
+    `inputs`: tensors of shape [1] as the value itself, those of any length as a list; BYTES as text.
     """
 
     inputs: Mapping[str, Any]
@@ -24,12 +24,17 @@ class RawRequest:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """What to generate. `is_chat`: `text` is a JSON list of messages, else a raw prompt."""
+    """What to generate. `is_chat`: `text` is a JSON list of messages, else a raw prompt.
+
+    `tools`, `chat_template_kwargs`: JSON text, "" where not given; only with a chat.
+    """
 
     text: str
     is_chat: bool
     sampling: Sampling
     stream: bool
+    tools: str = ""
+    chat_template_kwargs: str = ""
 
 
 def parse_generate(
@@ -47,11 +52,17 @@ def parse_generate(
     stream = options.pop(STREAM, stream_default)
     if not isinstance(stream, bool):
         raise BadRequest(f"{STREAM} is {stream!r}; allowed are true and false")
+    chat = {key: options.pop(key) for key in CHAT_NAMES if key in options}
     unknown = sorted(set(options) - set(SAMPLING_NAMES))
     if unknown:
-        allowed = ", ".join((*SAMPLING_NAMES, STREAM))
+        allowed = ", ".join((*SAMPLING_NAMES, *CHAT_NAMES, STREAM))
         raise BadRequest(f"unknown parameter '{unknown[0]}'; allowed are {allowed}")
-    return GenerateRequest(text, name == "messages", parse_sampling(options, defaults, n_ctx), stream)
+    for key, value in chat.items():
+        if not isinstance(value, str):
+            raise BadRequest(f"{key} is {type(value).__name__}; allowed is JSON text in a string")
+        if name != "messages":
+            raise BadRequest(f"{key} is given with {name}; it belongs to messages, for which a template is used")
+    return GenerateRequest(text, name == "messages", parse_sampling(options, defaults, n_ctx), stream, **chat)
 
 
 def for_engine(raw: RawRequest) -> RawRequest:

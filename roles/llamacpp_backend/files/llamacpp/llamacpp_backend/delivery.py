@@ -1,0 +1,77 @@
+"""Threads between the engine and Triton, so that the engine never waits for a message to the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+POLL_SECONDS = 0.1  # how often Triton is asked about each running request: a message to the server each time
+
+
+class Outbox:
+    """Runs deliveries one after another on a thread of its own. A delivery may not raise."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="llamacpp-outbox")
+        self._thread.start()
+
+    def put(self, deliver: Callable[[], None]) -> None:
+        """Run `deliver` after everything that was put before."""
+        self._queue.put(deliver)
+
+    def close(self) -> None:
+        """Run what was put so far, then end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while (deliver := self._queue.get()) is not None:
+            deliver()
+
+
+class Watched(Protocol):
+    """A request that may lose its client."""
+
+    def look(self) -> bool:
+        """Ask Triton whether the client has gone, and remember it; False once there is no more use in asking."""
+
+
+class Watcher:
+    """Looks after running requests from a thread of its own, which sleeps while there are none."""
+
+    def __init__(self) -> None:
+        self._watched: set[Watched] = set()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="llamacpp-watcher")
+        self._thread.start()
+
+    def add(self, request: Watched) -> None:
+        """Look at a request from now on, until its `look` answers False."""
+        with self._changed:
+            self._watched.add(request)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                while not self._watched and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                watched = list(self._watched)
+            done = {request for request in watched if not request.look()}
+            with self._changed:
+                self._watched -= done
+                if not self._closed:
+                    self._changed.wait(POLL_SECONDS)
