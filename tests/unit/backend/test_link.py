@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from llamacpp_backend import link
+from llamacpp_backend.answers import Collector, Outputs
+from llamacpp_backend.engine.job import Summary, Timings
 from llamacpp_backend.errors import BackendError, BadRequest, Cancelled, EngineFailure, Unavailable
-from llamacpp_backend.generator import Summary
 from llamacpp_backend.link import EngineClient, EngineLink, LinkReply, link_path
 from llamacpp_backend.requests import RawRequest
 
@@ -20,7 +21,7 @@ Wait = Callable[[Callable[[], bool]], None]
 RAW = RawRequest(
     {"prompt": "人工 \n智能 \x00", "stop": ["a", "b"]}, {"temperature": 0.7, "seed": 2**32 - 2, "top_k": -1}
 )
-SUMMARY = Summary("length", 3, 2)
+SUMMARY = Summary("length", 3, 0, 2, 7, Timings(0.5, 1.0, 2.0, 1.5))
 
 
 class Engine:
@@ -41,8 +42,8 @@ class Engine:
     @staticmethod
     def echo(raw: RawRequest, reply: LinkReply) -> None:
         for character in raw.inputs["prompt"]:
-            reply.piece(character)
-        reply.finish(SUMMARY)
+            reply.piece(0, character, ())
+        reply.finish([SUMMARY])
 
 
 @pytest.fixture(autouse=True)
@@ -59,18 +60,25 @@ def engine() -> Iterator[Engine]:
     engine.link.join()
 
 
-def ask(raw: RawRequest = RAW, gone: Callable[[], bool] = lambda: False) -> tuple[str, Summary]:
+def ask(raw: RawRequest = RAW, gone: Callable[[], bool] = lambda: False) -> Outputs:
     return EngineClient("demo_stream", 1).ask(raw, gone)
 
 
+def answer(text: str) -> Outputs:
+    """The outputs of one answer with this text."""
+    collector = Collector()
+    collector.piece(0, text, ())
+    return collector.outputs([SUMMARY])
+
+
 def test_request_and_answer_cross_as_they_are(engine: Engine) -> None:
-    assert ask() == (RAW.inputs["prompt"], SUMMARY)
+    assert ask() == answer(RAW.inputs["prompt"])
     assert engine.asked == [RAW]
 
 
 def test_large_requests_and_answers(engine: Engine) -> None:
     raw = RawRequest({"prompt": "é" * 1_000_000}, {})
-    assert ask(raw) == (raw.inputs["prompt"], SUMMARY)
+    assert ask(raw) == answer(raw.inputs["prompt"])
 
 
 @pytest.mark.parametrize(
@@ -87,8 +95,8 @@ def test_error_crosses_as_what_it_was(engine: Engine, error: BackendError) -> No
 def test_many_at_once_get_each_its_own(engine: Engine) -> None:
     raws = [RawRequest({"prompt": f"request {number}"}, {}) for number in range(200)]
     with ThreadPoolExecutor(50) as pool:
-        answers = [text for text, _ in pool.map(ask, raws)]
-    assert answers == [raw.inputs["prompt"] for raw in raws]
+        answers = list(pool.map(ask, raws))
+    assert answers == [answer(raw.inputs["prompt"]) for raw in raws]
 
 
 def test_client_that_goes_cancels(engine: Engine, wait_until: Wait) -> None:
@@ -102,8 +110,8 @@ def test_client_that_goes_cancels(engine: Engine, wait_until: Wait) -> None:
         with pytest.raises(Cancelled):
             asking.result(5)
     wait_until(engine.replies[0].client_gone)
-    engine.replies[0].piece("late")
-    engine.replies[0].finish(SUMMARY)  # nobody reads it, and nothing happens
+    engine.replies[0].piece(0, "late", ())
+    engine.replies[0].finish([SUMMARY])  # nobody reads it, and nothing happens
 
 
 def test_engine_that_is_not_there() -> None:
@@ -131,16 +139,16 @@ def test_left_over_socket_of_a_killed_engine_does_not_matter() -> None:
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(left_over))
     engine = Engine()
-    assert ask()[1] == SUMMARY
+    assert ask() == answer(RAW.inputs["prompt"])
     engine.link.close()
     assert list(path.parent.iterdir()) == []
 
 
 def test_new_engine_takes_over_from_its_old_self(engine: Engine) -> None:
     new = Engine()
-    assert ask()[1] == SUMMARY
+    assert ask() == answer(RAW.inputs["prompt"])
     engine.link.close()
-    assert ask()[1] == SUMMARY
+    assert ask() == answer(RAW.inputs["prompt"])
     assert (len(engine.asked), len(new.asked)) == (0, 2)
     new.link.close()
     engine.link = Engine().link  # closed by the fixture
@@ -150,11 +158,11 @@ def test_close_lets_running_requests_end(engine: Engine, wait_until: Wait) -> No
     gate = threading.Event()
 
     def answer_later(_raw: RawRequest, reply: LinkReply) -> None:
-        def answer() -> None:
+        def finish() -> None:
             gate.wait(5)
-            reply.finish(SUMMARY)
+            reply.finish([SUMMARY])
 
-        threading.Thread(target=answer).start()
+        threading.Thread(target=finish).start()
 
     engine.act = answer_later
     with ThreadPoolExecutor(1) as pool:
@@ -164,7 +172,7 @@ def test_close_lets_running_requests_end(engine: Engine, wait_until: Wait) -> No
         with pytest.raises(Unavailable):
             ask()
         gate.set()
-        assert asking.result(5) == ("", SUMMARY)
+        assert asking.result(5) == answer("")
     engine.link.join()
     assert engine.link._threads == set()
     engine.link = Engine().link  # closed by the fixture
@@ -176,14 +184,14 @@ def test_front_that_reads_nothing_does_not_hold_the_engine(
     monkeypatch.setattr(link, "SEND_SECONDS", 1)
     outcome: list[Exception] = []
 
-    def answer(_raw: RawRequest, reply: LinkReply) -> None:
-        reply.piece("x" * 4_000_000)
+    def say_much(_raw: RawRequest, reply: LinkReply) -> None:
+        reply.piece(0, "x" * 4_000_000, ())
         try:
-            reply.finish(SUMMARY)
+            reply.finish([SUMMARY])
         except OSError as error:
             outcome.append(error)
 
-    engine.act = answer
+    engine.act = say_much
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(link_path("demo_stream", 1)))
         connection.sendall(b'{"inputs": {}, "parameters": {}}\n')

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 from llamacpp_backend import triton_adapter
+from llamacpp_backend.engine.job import Summary, Timings
 from llamacpp_backend.errors import (
     BackendError,
     BadRequest,
@@ -21,20 +23,19 @@ from llamacpp_backend.errors import (
     LoadError,
     Unavailable,
 )
-from llamacpp_backend.generator import Summary
 from llamacpp_backend.triton_adapter import TritonReply, read_request
 
 ERRORS = [BadRequest("wrong: é"), Unavailable("full"), Cancelled("gone"), EngineFailure("broke")]
+SUMMARY = Summary("stop", 5, 2, 3, 7, Timings(0.5, 1.0, 2.0, 1.5))
 CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
 
 
-def values(response: Any) -> dict[str, Any]:
-    """A response's tensors: bytes as text, checked to have shape [1]."""
-    found = {}
-    for tensor in response.output_tensors():
-        (value,) = tensor.as_numpy().tolist()
-        found[tensor.name()] = value.decode() if isinstance(value, bytes) else value
-    return found
+def values(response: Any) -> dict[str, list[Any]]:
+    """A response's tensors, bytes as text."""
+    return {
+        tensor.name(): [item.decode() if isinstance(item, bytes) else item for item in tensor.as_numpy().tolist()]
+        for tensor in response.output_tensors()
+    }
 
 
 @pytest.mark.parametrize("kind", ["engine", "front"])
@@ -126,10 +127,14 @@ def test_bytes_that_are_not_utf8(data: bytes, place: str) -> None:
             read_request(pb_utils.Request(inputs))
 
 
+def at_once(deliver: Callable[[], None]) -> None:
+    deliver()
+
+
 @pytest.mark.parametrize(("error", "code"), list(zip(ERRORS, CODES, strict=True)), ids=CODES)
 def test_error_codes(error: BackendError, code: str) -> None:
     request = pb_utils.Request()
-    TritonReply(request).fail(error)
+    TritonReply(request, at_once).fail(error)
     (response,) = request.sender.responses
     assert (response.error().code(), response.error().message()) == (code, str(error))
     assert request.sender.finals == 1
@@ -137,52 +142,103 @@ def test_error_codes(error: BackendError, code: str) -> None:
 
 def test_whole_answer_is_one_response() -> None:
     request = pb_utils.Request()
-    reply = TritonReply(request)
+    reply = TritonReply(request, at_once)
     for piece in ("人工", "智能"):
-        reply.piece(piece)
+        reply.piece(0, piece, ())
+    reply.keep_alive()
     assert request.sender.responses == []
-    reply.finish(Summary("stop", 5, 3))
+    reply.finish([SUMMARY])
     (response,) = request.sender.responses
-    assert values(response) == {
-        "generated_text": "人工智能",
-        "text_output": "人工智能",
-        "finish_reason": "stop",
-        "prompt_tokens": 5,
-        "completion_tokens": 3,
+    found = values(response)
+    assert json.loads(found.pop("details")[0])["seed"] == 7
+    assert found == {
+        "generated_text": ["人工智能"],
+        "text_output": ["人工智能"],
+        "finish_reason": ["stop"],
+        "prompt_tokens": [5],
+        "cached_tokens": [2],
+        "completion_tokens": [3],
     }
     assert {tensor.as_numpy().dtype for tensor in response.output_tensors()} == {np.dtype("O"), np.dtype("int32")}
     assert request.sender.finals == 1
 
 
-def test_stream_is_pieces_then_counts() -> None:
-    request = pb_utils.Request()
-    reply = TritonReply(request)
+def test_only_the_outputs_that_are_asked_for_are_sent() -> None:
+    request = pb_utils.Request(wanted=["text_output"])
+    reply = TritonReply(request, at_once)
     reply.stream = True
-    reply.piece("a")
-    reply.piece("b")
-    reply.finish(Summary("length", 1, 2))
-    texts = [values(response)["text_output"] for response in request.sender.responses]
-    assert texts == ["a", "b", ""]
-    assert ["finish_reason" in values(response) for response in request.sender.responses] == [False, False, True]
+    reply.piece(0, "a", ())
+    reply.finish([SUMMARY])
+    assert [values(response) for response in request.sender.responses] == [
+        {"text_output": ["a"]},
+        {"text_output": [""]},
+    ]
+
+
+def test_stream_is_pieces_then_how_they_ended() -> None:
+    request = pb_utils.Request()
+    reply = TritonReply(request, at_once)
+    reply.stream = True
+    reply.keep_alive()
+    reply.piece(0, "a", ())
+    reply.piece(1, "b", ())
+    reply.finish([SUMMARY, SUMMARY])
+    responses = [values(response) for response in request.sender.responses]
+    assert [response["text_output"] for response in responses] == [[""], ["a"], ["b"], ["", ""]]
+    assert [response.get("index") for response in responses] == [[0], [0], [1], None]
+    assert ["finish_reason" in response for response in responses] == [False, False, False, True]
     assert request.sender.finals == 1
 
 
 def test_final_flag_once_whatever_comes() -> None:
     request = pb_utils.Request()
-    reply = TritonReply(request)
-    reply.finish(Summary("stop", 1, 1))
+    reply = TritonReply(request, at_once)
+    reply.finish([SUMMARY])
     reply.fail(EngineFailure("late"))
-    reply.finish(Summary("stop", 1, 1))
+    reply.finish([SUMMARY])
     assert (request.sender.finals, len(request.sender.responses)) == (1, 1)
+
+
+def test_responses_are_made_by_whoever_delivers() -> None:
+    request = pb_utils.Request()
+    outbox: list[Callable[[], None]] = []
+    reply = TritonReply(request, outbox.append)
+    reply.stream = True
+    reply.piece(0, "a", ())
+    reply.finish([SUMMARY])
+    assert request.sender.responses == []
+    for deliver in outbox:
+        deliver()
+    assert [values(response)["text_output"] for response in request.sender.responses] == [["a"], [""]]
+
+
+def test_client_that_has_cancelled_is_found_by_a_look() -> None:
+    request = pb_utils.Request()
+    reply = TritonReply(request, at_once)
+    assert reply.look()
+    request.sender.cancelled = True
+    assert not reply.client_gone()
+    assert not reply.look()
+    assert reply.client_gone()
 
 
 def test_triton_is_not_asked_about_an_answered_request() -> None:
     request = pb_utils.Request()
+    reply = TritonReply(request, at_once)
+    reply.finish([SUMMARY])
     request.sender.cancelled = True
-    reply = TritonReply(request)
-    assert reply.client_gone()
-    reply.finish(Summary("stop", 1, 1))
+    assert not reply.look()
     assert not reply.client_gone()
+
+
+def test_client_that_cannot_be_told_counts_as_gone() -> None:
+    request = pb_utils.Request()
+    request.sender.broken = True
+    reply = TritonReply(request, at_once)
+    reply.stream = True
+    reply.piece(0, "a", ())
+    assert reply.client_gone()
+    reply.fail(EngineFailure("x"))  # nobody hears it, and nothing is raised
 
 
 @pytest.mark.parametrize(

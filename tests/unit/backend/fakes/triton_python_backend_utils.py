@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from llamacpp_backend import contract
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
@@ -89,8 +90,14 @@ class Sender:
 class Request:
     """A request as `execute` gets it."""
 
-    def __init__(self, inputs: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | str = "{}") -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Any] | str = "{}",
+        wanted: Sequence[str] | None = None,
+    ) -> None:
         self.sender = Sender()
+        self._wanted = wanted
         self._inputs = [Tensor(name, np.array(value, dtype=_dtype(value))) for name, value in (inputs or {}).items()]
         self._parameters = parameters if isinstance(parameters, str) else json.dumps(parameters)
 
@@ -99,6 +106,10 @@ class Request:
 
     def parameters(self) -> str:
         return self._parameters
+
+    def requested_output_names(self) -> list[str]:
+        """All of them where the client names none, as Triton has it."""
+        return [spec.name for spec in contract.OUTPUTS] if self._wanted is None else list(self._wanted)
 
     def get_response_sender(self) -> Sender:
         return self.sender

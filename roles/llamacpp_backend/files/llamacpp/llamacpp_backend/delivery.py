@@ -44,34 +44,33 @@ class Watcher:
 
     def __init__(self) -> None:
         self._watched: set[Watched] = set()
-        self._changed = threading.Condition()
-        self._closed = False
+        self._lock = threading.Lock()
+        self._some = threading.Event()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="llamacpp-watcher")
         self._thread.start()
 
     def add(self, request: Watched) -> None:
         """Look at a request from now on, until its `look` answers False."""
-        with self._changed:
+        with self._lock:
             self._watched.add(request)
-            self._changed.notify()
+        self._some.set()
 
     def close(self) -> None:
         """End the thread."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._closing.set()
+        self._some.set()
         self._thread.join()
 
     def _loop(self) -> None:
         while True:
-            with self._changed:
-                while not self._watched and not self._closed:
-                    self._changed.wait()
-                if self._closed:
-                    return
+            self._some.wait()
+            if self._closing.wait(POLL_SECONDS):  # most requests have ended before they are looked at
+                return
+            with self._lock:
                 watched = list(self._watched)
             done = {request for request in watched if not request.look()}
-            with self._changed:
+            with self._lock:
                 self._watched -= done
-                if not self._closed:
-                    self._changed.wait(POLL_SECONDS)
+                if not self._watched:
+                    self._some.clear()

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from .answers import Outputs
 from .errors import BackendError, EngineFailure
-from .generator import Summary
 from .link import EngineClient
 from .requests import RawRequest, for_engine
 from .settings import Place, read_front_settings
@@ -23,8 +23,8 @@ MAX_WAITING = 1024
 class Engine(Protocol):
     """The engine as a front sees it."""
 
-    def ask(self, raw: RawRequest, client_gone: Callable[[], bool]) -> tuple[str, Summary]:
-        """The answer's text and how it ended; waits. Raises BackendError."""
+    def ask(self, raw: RawRequest, client_gone: Callable[[], bool]) -> Outputs:
+        """The answer; waits. Raises BackendError."""
 
 
 class FrontModel:
@@ -38,29 +38,26 @@ class FrontModel:
     def execute(self, requests: Sequence[Any]) -> None:
         """Start requests; each is answered from its own thread."""
         for request in requests:
-            self._pool.submit(self._serve, request, TritonReply(request))
+            self._pool.submit(self._relay, request, TritonReply(request, _at_once))
 
     def finalize(self) -> None:
         """Let running requests end, then end all threads."""
         self._pool.shutdown(wait=True)
 
-    def _serve(self, request: Any, reply: TritonReply) -> None:
-        try:
-            self._relay(request, reply)
-        except Exception as error:  # sending failed: nothing more can be told to this client
-            self._log_error(f"an answer could not be delivered: {error!r}")
-
     def _relay(self, request: Any, reply: TritonReply) -> None:
         try:
-            text, summary = self._engine.ask(for_engine(read_request(request)), reply.client_gone)
+            outputs = self._engine.ask(for_engine(read_request(request)), lambda: not reply.look())
         except BackendError as error:
             reply.fail(error)
         except Exception as error:  # whatever it is, the client gets its one response
             self._log_error(f"a request failed: {error!r}")
             reply.fail(EngineFailure(f"internal error: {error!r}"))
         else:
-            reply.piece(text)
-            reply.finish(summary)
+            reply.answer(outputs)
+
+
+def _at_once(deliver: Callable[[], None]) -> None:
+    deliver()  # each request has a thread of its own, which may wait
 
 
 def open_front(place: Place) -> FrontModel:

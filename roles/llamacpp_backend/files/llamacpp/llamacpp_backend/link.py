@@ -15,14 +15,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .answers import Collector, Outputs
+from .engine.job import Summary, TokenInfo
 from .errors import BackendError, Cancelled, EngineFailure, Unavailable, from_code
-from .generator import Summary
 from .requests import RawRequest
 
 POLL_SECONDS = 0.1  # how often a front asks Triton whether its client has gone: each time costs a message to the server
@@ -40,26 +40,29 @@ def link_path(model_name: str, version: int) -> Path:
 
 
 class LinkReply:
-    """Answers the request of one connection, at once whatever `stream` says. Implements worker.Reply."""
+    """Answers the request of one connection, once, whatever `stream` says. Implements engine.job.Reply."""
 
     stream = False
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._texts: list[str] = []
+        self._collector = Collector()
         self._gone = False
 
     def client_gone(self) -> bool:
         """Whether the front has closed the connection."""
         return self._gone
 
-    def piece(self, text: str) -> None:
+    def piece(self, index: int, text: str, tokens: Sequence[TokenInfo]) -> None:
         """Keep a piece for the one answer."""
-        self._texts.append(text)
+        self._collector.piece(index, text, tokens)
 
-    def finish(self, summary: Summary) -> None:
+    def keep_alive(self) -> None:
+        """Nothing: a front that has gone has closed the connection."""
+
+    def finish(self, answers: Sequence[Summary]) -> None:
         """Send the whole answer."""
-        self._send({"text": "".join(self._texts), "summary": asdict(summary)})
+        self._send({"outputs": self._collector.outputs(answers)})
 
     def fail(self, error: BackendError) -> None:
         """Send an error."""
@@ -156,7 +159,7 @@ class EngineClient:
         self._engine_model = engine_model
         self._path = str(link_path(engine_model, version))
 
-    def ask(self, raw: RawRequest, client_gone: Callable[[], bool]) -> tuple[str, Summary]:
+    def ask(self, raw: RawRequest, client_gone: Callable[[], bool]) -> Outputs:
         """The engine's answer. Waits for it, asking `client_gone` meanwhile. Raises BackendError."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             try:
@@ -170,7 +173,7 @@ class EngineClient:
                 raise self._ended() from error
         if "error" in answer:
             raise from_code(answer["error"]["code"], answer["error"]["message"])
-        return answer["text"], Summary(**answer["summary"])
+        return dict(answer["outputs"])
 
     def _receive(self, connection: socket.socket, client_gone: Callable[[], bool]) -> dict[str, Any]:
         readable = select.poll()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from . import contract
+from .answers import Collector, Outputs, final_outputs, piece_outputs
+from .engine.job import Summary, TokenInfo
 from .errors import BackendError, BadRequest, LoadError
-from .generator import Summary
 from .requests import RawRequest, decode_text
 from .settings import Place
 
 _KINDS = ("engine", "front")
+_LISTS = frozenset(spec.name for spec in contract.ENGINE_INPUTS if spec.dims == (-1,))
+_OUTPUT_TYPES = {spec.name: spec.data_type for spec in contract.OUTPUTS}
 
 
 def complete_config(config: Any) -> Any:
@@ -68,49 +71,83 @@ def log(level: str, line: str) -> None:
 
 
 class TritonReply:
-    """Answers one request with one response, or with many where `stream`. Implements worker.Reply.
+    """Answers one request with one response, or with many where `stream`. Implements engine.job.Reply.
 
-    The final flag is sent exactly once.
+    `deliver` runs what makes and sends a response: at once, or on another thread (delivery.Outbox), so that an
+    engine's thread need not. The final flag is sent exactly once.
     """
 
-    def __init__(self, request: Any) -> None:
+    stream = False
+
+    def __init__(self, request: Any, deliver: Callable[[Callable[[], None]], None]) -> None:
+        self._request = request  # kept: Triton frees what it holds when it goes
+        self._wanted = frozenset(request.requested_output_names())
         self._sender = request.get_response_sender()
-        self._lock = threading.Lock()  # a front asks on one thread while another answers
+        self._deliver = deliver
+        self._collector = Collector()
+        self._gone = False
+        self._lock = threading.Lock()  # Triton is not asked about an answered request
         self._done = False
-        self._texts: list[str] = []
-        self.stream = False
 
     def client_gone(self) -> bool:
-        """Whether Triton knows that the client has cancelled. Triton is not asked about an answered request."""
+        """Whether Triton has said that the client has cancelled."""
+        return self._gone
+
+    def look(self) -> bool:
+        """Ask Triton whether the client has gone; False once there is no more use in asking. See delivery.Watched."""
         with self._lock:
-            return not self._done and bool(self._sender.is_cancelled())
+            if not self._done and not self._gone:
+                self._gone = bool(self._sender.is_cancelled())
+            return not self._done and not self._gone
 
-    def piece(self, text: str) -> None:
-        """Send a piece now, or keep it for the one response."""
+    def piece(self, index: int, text: str, tokens: Sequence[TokenInfo]) -> None:
+        """Send a piece, or keep it for the one response."""
         if self.stream:
-            self._sender.send(pb_utils.InferenceResponse(_text_tensors(text)))
+            self._deliver(lambda: self._send(piece_outputs(index, text, tokens)))
         else:
-            self._texts.append(text)
+            self._collector.piece(index, text, tokens)
 
-    def finish(self, summary: Summary) -> None:
-        """Send what is left of the text, the finish reason and the counts as the last response."""
-        tensors = _text_tensors("".join(self._texts))
-        tensors.append(_text_tensor(contract.FINISH_REASON, summary.finish_reason))
-        tensors.append(_count_tensor(contract.PROMPT_TOKENS, summary.prompt_tokens))
-        tensors.append(_count_tensor(contract.COMPLETION_TOKENS, summary.completion_tokens))
-        self._send_last(pb_utils.InferenceResponse(tensors))
+    def keep_alive(self) -> None:
+        """Send an empty piece of a stream: over HTTP Triton notices at a write that the client has gone."""
+        if self.stream:
+            self.piece(0, "", ())
+
+    def finish(self, answers: Sequence[Summary]) -> None:
+        """Send what is left of the answers, how they ended, and the final flag."""
+        self.answer(final_outputs(answers) if self.stream else self._collector.outputs(answers))
+
+    def answer(self, outputs: Outputs) -> None:
+        """Send the last response."""
+        self._deliver(lambda: self._send(outputs, last=True))
 
     def fail(self, error: BackendError) -> None:
         """Send an error with its own code as the last response."""
         code = getattr(pb_utils.TritonError, error.code)
-        self._send_last(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code)))
+        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
+        self._deliver(lambda: self._send_last(response))
+
+    def _send(self, outputs: Outputs, last: bool = False) -> None:
+        response = pb_utils.InferenceResponse(
+            [_tensor(name, values) for name, values in outputs.items() if name in self._wanted]
+        )
+        if last:
+            self._send_last(response)
+        elif not self._gone:
+            try:
+                self._sender.send(response)
+            except Exception as error:  # the engine learns by `client_gone` that nobody listens
+                self._gone = True
+                log("error", f"an answer could not be delivered: {error!r}")
 
     def _send_last(self, response: Any) -> None:
         with self._lock:
             if self._done:
                 return
             self._done = True
-            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            try:
+                self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            except Exception as error:
+                log("error", f"an answer could not be delivered: {error!r}")
 
 
 def _kind(config: Mapping[str, Any]) -> str:
@@ -122,23 +159,17 @@ def _kind(config: Mapping[str, Any]) -> str:
 
 
 def _decode(tensor: Any) -> Any:
-    """`stop` as a list, other tensors as their one value. Raises BadRequest for another number of elements."""
+    """Inputs of any length as a list, others as their one value. Raises BadRequest for another number of elements."""
     values = tensor.as_numpy().reshape(-1).tolist()
     values = [decode_text(tensor.name(), value) if isinstance(value, bytes) else value for value in values]
-    if tensor.name() == "stop":
+    if tensor.name() in _LISTS:
         return values
     if len(values) != 1:
         raise BadRequest(f"{tensor.name()} has {len(values)} elements; allowed is shape [1]")
     return values[0]
 
 
-def _text_tensor(name: str, text: str) -> Any:
-    return pb_utils.Tensor(name, np.array([text.encode("utf-8")], dtype=np.object_))
-
-
-def _count_tensor(name: str, count: int) -> Any:
-    return pb_utils.Tensor(name, np.array([count], dtype=np.int32))
-
-
-def _text_tensors(text: str) -> list[Any]:
-    return [_text_tensor(name, text) for name in contract.TEXT_OUTPUTS]
+def _tensor(name: str, values: list[Any]) -> Any:
+    if _OUTPUT_TYPES[name] == "TYPE_STRING":
+        return pb_utils.Tensor(name, np.array([value.encode("utf-8") for value in values], dtype=np.object_))
+    return pb_utils.Tensor(name, np.array(values, dtype=np.int32))

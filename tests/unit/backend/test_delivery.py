@@ -1,0 +1,82 @@
+"""The outbox keeps order and outlives nothing it was given; the watcher looks at running requests only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from llamacpp_backend import delivery
+from llamacpp_backend.delivery import Outbox, Watcher
+
+Wait = Callable[[Callable[[], bool]], None]
+
+
+class Request:
+    """Counts looks; `useful` until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.useful = True
+
+    def look(self) -> bool:
+        self.looks += 1
+        return self.useful
+
+
+@pytest.fixture
+def watcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
+    monkeypatch.setattr(delivery, "POLL_SECONDS", 0.002)
+    watcher = Watcher()
+    yield watcher
+    watcher.close()
+    assert not watcher._thread.is_alive()
+
+
+def test_outbox_delivers_in_order_on_its_own_thread() -> None:
+    outbox = Outbox()
+    seen: list[tuple[int, int]] = []
+    for number in range(1000):
+        outbox.put(lambda number=number: seen.append((number, threading.get_ident())))  # type: ignore[misc]
+    outbox.close()
+    assert [number for number, _ in seen] == list(range(1000))
+    assert {thread for _, thread in seen} == {outbox._thread.ident}
+
+
+def test_putting_does_not_wait_for_the_delivery() -> None:
+    outbox = Outbox()
+    gate = threading.Event()
+    outbox.put(lambda: None if gate.wait(5) else pytest.fail("the gate never opened"))
+    outbox.put(lambda: None)
+    gate.set()
+    outbox.close()
+
+
+def test_watcher_looks_until_it_is_no_use(watcher: Watcher, wait_until: Wait) -> None:
+    ending, staying = Request(), Request()
+    watcher.add(ending)
+    watcher.add(staying)
+    wait_until(lambda: ending.looks >= 2)
+    ending.useful = False
+    wait_until(lambda: watcher._watched == {staying})
+    looks = ending.looks
+    wait_until(lambda: staying.looks > looks + 5)
+    assert ending.looks == looks
+
+
+def test_watcher_sleeps_when_idle_and_wakes(watcher: Watcher, wait_until: Wait) -> None:
+    first, second = Request(), Request()
+    first.useful = False
+    watcher.add(first)
+    wait_until(lambda: not watcher._some.is_set())
+    watcher.add(second)
+    wait_until(lambda: second.looks > 0)
+    assert first.looks == 1
+
+
+def test_requests_that_end_at_once_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "POLL_SECONDS", 60)
+    watcher, request = Watcher(), Request()
+    watcher.add(request)
+    watcher.close()
+    assert request.looks == 0
