@@ -57,7 +57,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def run_quietly(command: Sequence[str | Path], log: Path, stdin: str = "", **environment: str) -> None:
-    """Run a command at the lowest priority, its output into a file. Raises SystemExit with the file's end when it fails."""
+    """Run a command at the lowest priority, its output into a file. Raises SystemExit with that file's end."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as output, tempfile.TemporaryFile("w+") as given:
         given.write(stdin)
@@ -67,6 +67,7 @@ def run_quietly(command: Sequence[str | Path], log: Path, stdin: str = "", **env
             stdin=given,
             stdout=output,
             stderr=subprocess.STDOUT,
+            cwd=REPOSITORY,
             env={**os.environ, **environment},
             check=False,
         )

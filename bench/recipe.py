@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import yaml
 
 from bench.cache import CACHE, REPOSITORY
+from roles.llama_cpp_python.filter_plugins.locks import lock_without
+from roles.llama_cpp_python.filter_plugins.wheel_store import stored_wheel
 
 ROLES = REPOSITORY / "roles"
 LOCKS = ROLES / "llama_cpp_python" / "files"
@@ -34,6 +35,7 @@ class TritonWheel:
     version: str
     sha256: str
     triton: str
+    bundled_libpython: str  # its own libpython that the distribution's must take the place of; empty: none
 
 
 def llama_cpp() -> LlamaCpp:
@@ -48,32 +50,44 @@ def triton_wheel() -> TritonWheel:
     """Read the role's defaults: which wheel the server comes from."""
     facts, defaults = _role("triton_server")
     release = facts["__triton_server_releases"][str(defaults["triton_server_version"])]
-    return TritonWheel(release["package"], release["package_version"], release["sha256"], release["triton"])
+    bundled = release["bundled_libpython"].get(python_version(), "")
+    return TritonWheel(release["package"], release["package_version"], release["sha256"], release["triton"], bundled)
 
 
-def stored_wheel(wanted: LlamaCpp) -> Path:
-    """The store's wheel of exactly these sources and flags that this machine can load. Raises SystemExit without one."""
-    glibc = version_tuple(platform.libc_ver()[1])
-    for path in sorted((CACHE / "wheels").glob("*/manifest.json")):
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        inputs = manifest["wanted"]
-        fits = (
-            inputs["name"] == "llama-cpp-python"
-            and inputs.get("sdist_sha256") == wanted.sdist_sha256
-            and tuple(inputs["options"]) == wanted.cmake
-            and version_tuple(manifest["glibc"]) <= glibc
-        )
-        if fits:
-            return path.parent / str(manifest["file"])
-    raise SystemExit(
-        f"bench: {CACHE}/wheels has no llama-cpp-python {wanted.version} for {wanted.cpu_target} that this machine can "
-        "load: run `make scenario-default` once, it builds the wheel"
-    )
+def release_wheels() -> list[tuple[str, Path, str]]:
+    """The wheels of a release's venv that the store must have: requirement, file and sha256. Raises SystemExit."""
+    facts, _ = _role("llama_cpp_python")
+    sources = llama_cpp()
+    wanted: list[dict[str, Any]] = [
+        {
+            "name": "llama-cpp-python",
+            "version": sources.version,
+            "sdist_sha256": sources.sdist_sha256,
+            "python": "py3",
+            "arch": "x86_64",
+            "cpu_target": sources.cpu_target,
+            "options": list(sources.cmake),
+            "recipe": facts["__llama_cpp_python_recipe"],
+        }
+    ]
+    wanted += facts["__llama_cpp_python_source_only"].get(python_version(), [])
+    found = [stored_wheel(inputs, str(CACHE / "wheels"), platform.libc_ver()[1]) for inputs in wanted]
+    for wheel in found:
+        if not wheel["ready"]:
+            name = f"{wheel['wanted']['name']} {wheel['wanted']['version']}"
+            raise SystemExit(f"bench: {CACHE}/wheels has no {name} for this machine: `make scenario-default` builds it")
+    return [(f"{one['wanted']['name']}=={one['wanted']['version']}", Path(one["path"]), one["sha256"]) for one in found]
 
 
-def version_tuple(text: str) -> tuple[int, ...]:
-    """`2.36` as numbers, to be compared."""
-    return tuple(map(int, text.split(".")))
+def release_lock() -> str:
+    """The lock of a release's venv, less what comes from the store."""
+    built = {requirement.partition("==")[0] for requirement, _, _ in release_wheels()} - {"llama-cpp-python"}
+    return lock_without((LOCKS / "release.txt").read_text(encoding="utf-8"), built)
+
+
+def python_version() -> str:
+    """Major and minor version of the distribution's Python, which .venv is made with as a release's venv is."""
+    return ".".join(platform.python_version_tuple()[:2])
 
 
 def _role(name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -19,7 +19,7 @@ from bench.recipe import LOCKS, llama_cpp
 KIND = "llama-server"
 JOBS = 2
 RECIPE = 1  # raise it when the steps below make another program out of the same inputs
-# No https, no web page to be fetched, and none of the programs beside the server: the rest is as in the product's wheel.
+# No https, no web page to be fetched, none of the other programs: the rest is as in the product's wheel.
 FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
@@ -55,6 +55,22 @@ def built() -> Path:
     return cache.made(KIND, inputs(), _build) / "bin" / "llama-server"
 
 
+def command(gguf: Path, port: int, slots: int, n_ctx: int, threads: int, cache_mib: int) -> list[str]:
+    """The command that serves a file on loopback; `n_ctx` tokens for each slot, as the product gives them out."""
+    options = {
+        "--model": gguf,
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--threads": threads,
+        "--threads-batch": threads,
+        "--parallel": slots,
+        "--ctx-size": n_ctx * slots,
+        "--cache-ram": cache_mib,
+    }
+    values = [str(word) for option in options.items() for word in option]
+    return [str(path()), *values, "--no-kv-unified", "--jinja", "--no-ui", "--offline"]
+
+
 def _build(directory: Path) -> None:
     if shutil.which("g++") is None:
         raise SystemExit("bench: llama-server is compiled with g++: install the package g++")
@@ -80,9 +96,9 @@ def _build(directory: Path) -> None:
     (tree,) = work.glob("*/vendor/llama.cpp")
     tools = f"{work}/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     build = work / "build"
-    configure = ["cmake", "-G", "Ninja", "-S", tree, "-B", build, *sources.cmake, *FLAGS]
+    configure: list[str | Path] = ["cmake", "-G", "Ninja", "-S", tree, "-B", build, *sources.cmake, *FLAGS]
     cache.run_quietly(configure, log, PATH=tools)
-    compile_server = ["cmake", "--build", build, "--parallel", str(JOBS), "--target", "llama-server"]
+    compile_server: list[str | Path] = ["cmake", "--build", build, "--parallel", str(JOBS), "--target", "llama-server"]
     cache.run_quietly(compile_server, log, PATH=tools)
     # Only the program and the libraries beside it, which it looks for relative to itself.
     install = directory / "bin"

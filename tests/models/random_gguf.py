@@ -57,7 +57,7 @@ class Shape:
     head_count_kv: int
     head_length: int
     delta_net: DeltaNet | None = None
-    vocabulary: int = 0  # at least so many tokens: the tokenizer's own are followed by unused ones
+    vocabulary: int = 0  # at least so many tokens: the tokenizer's own are followed by some that no text gives
 
     def is_recurrent(self, block: int) -> bool:
         return self.delta_net is not None and (block + 1) % self.delta_net.full_attention_interval != 0
@@ -90,6 +90,15 @@ SHAPES = {
         head_length=256,
         delta_net=DeltaNet(state_size=128, group_count=16, time_step_rank=16),
         vocabulary=248_320,
+    ),
+    "qwen3-0.6b": Shape(
+        block_count=28,
+        embedding_length=1024,
+        feed_forward_length=3072,
+        head_count=16,
+        head_count_kv=8,
+        head_length=128,
+        vocabulary=151_936,
     ),
 }
 
@@ -136,17 +145,21 @@ def _add_delta_net(writer: gguf.GGUFWriter, shape: Shape, net: DeltaNet) -> None
 
 
 def _copy_tokenizer(writer: gguf.GGUFWriter, source: Path, at_least: int) -> int:
-    """Copy the tokenizer's metadata, padded with unused tokens; returns the number of tokens."""
+    """Copy the tokenizer's metadata, padded with more tokens; returns the number of tokens.
+
+    No merge makes those, so text is cut into tokens as before. They have a text of their own, since a model with random
+    weights answers hardly anything else, and an answer without text is none for those who look at streams.
+    """
     tokens = 0
     for name, field in gguf.GGUFReader(source).fields.items():
         if not name.startswith("tokenizer."):
             continue
         content = field.contents()
         if name == gguf.Keys.Tokenizer.LIST:
-            content += [f"[unused {number}]" for number in range(len(content), at_least)]
+            content += [f"<more{number}>" for number in range(len(content), at_least)]
             tokens = len(content)
         elif name == gguf.Keys.Tokenizer.TOKEN_TYPE:
-            content += [int(gguf.TokenType.UNUSED)] * (at_least - len(content))
+            content += [int(gguf.TokenType.NORMAL)] * (at_least - len(content))
         is_array = field.types[0] == gguf.GGUFValueType.ARRAY
         writer.add_key_value(name, content, field.types[0], field.types[-1] if is_array else None)
     if tokens == 0:
