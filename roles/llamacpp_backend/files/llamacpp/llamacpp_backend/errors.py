@@ -3,6 +3,7 @@
     BackendError            INTERNAL
     |-- BadRequest          INVALID_ARG   the client can mend it
     |-- Unavailable         UNAVAILABLE   try again later: queue full, engine not loaded, unloading
+    |-- DeadlineExceeded    UNAVAILABLE   no text in time; Triton has no code of its own for it
     |-- Cancelled           CANCELLED     the client has gone
     `-- EngineFailure       INTERNAL      llama.cpp refused a step that should have worked
 
@@ -26,6 +27,12 @@ class BadRequest(BackendError):
 
 class Unavailable(BackendError):
     """The engine can't take the request now."""
+
+    code = "UNAVAILABLE"
+
+
+class DeadlineExceeded(BackendError):
+    """The request's time was up before there was any text."""
 
     code = "UNAVAILABLE"
 

@@ -84,6 +84,7 @@ class Runner(Protocol):
     def sample(self, slot: int, sampler: Sampler, forbid_end: bool) -> Choice:
         """Choose a token from the slot's logits of the last step and tell the sampler.
 
+        Others may be chosen from the same logits, with other samplers, before the next step.
         `forbid_end`: tokens that end a generation are not allowed (min_tokens, ignore_eos).
         """
 
@@ -103,10 +104,10 @@ class Runner(Protocol):
         """Make the slot hold a saved state of `length` tokens; False, and an empty slot, when llama.cpp refuses it."""
 
     def save_checkpoint(self, slot: int) -> bytes:
-        """What a hybrid needs to come back to the slot's present length while the slot goes on; b"" where can_rewind."""
+        """What a hybrid needs to come back to the slot's present length later; b"" where can_rewind."""
 
     def rollback(self, slot: int, checkpoint: bytes, length: int) -> bool:
-        """Bring a hybrid's slot back to `length` tokens by the checkpoint taken there; False, and an empty slot, if refused."""
+        """Bring a hybrid's slot back to `length` tokens by its checkpoint; False, and an empty slot, if refused."""
 
     def token_bytes(self, token: int) -> bytes:
         """The token's share of the text, maybe a part of a character; empty for control tokens."""
