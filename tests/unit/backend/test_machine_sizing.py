@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from llamacpp_backend.errors import LoadError
+from llamacpp_backend.llama.file import MemoryNeeds
 from llamacpp_backend.machine import available_memory, plan_cpu
-from llamacpp_backend.sizing import plan_context
+from llamacpp_backend.sizing import ContextPlan, plan_context
 
 MIB = 2**20
 
@@ -112,37 +113,99 @@ def test_this_machine_has_memory() -> None:
     assert (available_memory() or 0) > MIB
 
 
+def needs(per_token: int = MIB, per_slot: int = 0, per_view_token: int = 0) -> MemoryNeeds:
+    return MemoryNeeds(100 * MIB, per_token, per_slot, per_view_token, fixed=36 * MIB)
+
+
+def plan(n_ctx: int, n_parallel: int, room: int | None, *, unified: bool = False, **kinds: int) -> ContextPlan:
+    """`room`: MiB beside weights (100), buffers (36) and reserve (64); with the usual needs as many tokens."""
+    return plan_context(
+        n_ctx=n_ctx,
+        n_parallel=n_parallel,
+        kv_unified=unified,
+        n_threads=kinds.pop("n_threads", 4),
+        n_ctx_train=kinds.pop("n_ctx_train", 32768),
+        needs=needs(**kinds),
+        available=None if room is None else (200 + room) * MIB,
+    )
+
+
 @pytest.mark.parametrize(
-    ("requested", "n_ctx_train", "available", "n_ctx"),
+    ("n_ctx", "n_parallel", "room", "expected"),
     [
-        (0, 32768, None, 4096),
-        (0, 2048, None, 2048),
-        (0, 32768, 10_000 * MIB, 4096),
-        (8192, 32768, 10_000 * MIB, 8192),
-        (8192, 2048, None, 8192),
-        (0, 32768, (64 + 2000) * MIB, 1792),  # 2000 fit, in steps of 256
-        (0, 32768, (64 + 512) * MIB, 512),
-        (0, 100, (64 + 100) * MIB, 100),
-        (2000, 32768, (64 + 2000) * MIB, 2000),
+        (0, 0, None, (4096, 8)),
+        (0, 0, 8 * 4096, (4096, 8)),
+        (0, 0, 8 * 4096 - 1, (4096, 7)),  # fewer answers at once before shorter ones
+        (0, 0, 4096, (4096, 1)),
+        (0, 0, 4095, (3840, 1)),
+        (0, 0, 512, (512, 1)),
+        (0, 2, 8191, (3840, 2)),
+        (2000, 0, 3 * 2048, (2000, 3)),  # llama.cpp rounds 2000 cells up to 2048
+        (2000, 2, 2 * 2048, (2000, 2)),
+        (16384, 1, 16384, (16384, 1)),
     ],
 )
-def test_context(requested: int, n_ctx_train: int, available: int | None, n_ctx: int) -> None:
-    assert plan_context(requested, n_ctx_train, MIB, available).n_ctx == n_ctx
+def test_context(n_ctx: int, n_parallel: int, room: int | None, expected: tuple[int, int]) -> None:
+    made = plan(n_ctx, n_parallel, room)
+    assert (made.n_ctx, made.n_parallel) == expected
+    assert made.n_cells == made.n_ctx * made.n_parallel
+    assert room is None or made.memory <= (200 + room) * MIB
 
 
 @pytest.mark.parametrize(
-    ("requested", "available"), [(2001, (64 + 2000) * MIB), (0, (64 + 511) * MIB), (0, 0), (16, 0)]
+    ("n_ctx", "n_parallel", "room"),
+    [(0, 0, 511), (0, 2, 1023), (2000, 2, 2 * 2048 - 1), (2001, 0, 2047), (0, 0, -200), (16, 1, 255)],
 )
-def test_context_that_does_not_fit(requested: int, available: int) -> None:
-    with pytest.raises(LoadError, match=r"n_ctx \d+ needs \d+ MiB for the KV cache .* enough for n_ctx \d+"):
-        plan_context(requested, 32768, MIB, available)
+def test_context_that_does_not_fit(n_ctx: int, n_parallel: int, room: int) -> None:
+    words = r"n_ctx \d+ for n_parallel \d+ needs \d+ MiB of memory, 100 MiB of them for the weights; "
+    with pytest.raises(LoadError, match=rf"{words}{200 + room} MiB are available, and even n_ctx .* needs \d+ MiB"):
+        plan(n_ctx, n_parallel, room)
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "n_parallel", "room", "expected"),
+    [
+        (2048, 4, 4 * 2048, (2048, 4, 4 * 2048)),
+        (2048, 4, 4 * 2048 - 1, (2048, 4, 4 * 2048 - 256)),  # the pool shrinks, each may still be as long
+        (2048, 4, 2048, (2048, 4, 2048)),
+        (0, 4, 2047, (1792, 4, 1792)),
+    ],
+)
+def test_shared_pool(n_ctx: int, n_parallel: int, room: int, expected: tuple[int, int, int]) -> None:
+    made = plan(n_ctx, n_parallel, room, unified=True)
+    assert (made.n_ctx, made.n_parallel, made.n_cells) == expected
+
+
+def test_shared_pool_that_does_not_fit() -> None:
+    with pytest.raises(LoadError, match="even n_ctx 2048 for n_parallel 4 in a pool of 2048 needs 2248 MiB"):
+        plan(2048, 4, 2047, unified=True)
+
+
+@pytest.mark.parametrize(("n_threads", "n_parallel"), [(1, 4), (2, 4), (3, 6), (8, 16), (64, 16)])
+def test_answers_at_once_by_threads(n_threads: int, n_parallel: int) -> None:
+    assert plan(0, 0, None, n_threads=n_threads).n_parallel == n_parallel
+
+
+def test_every_need_is_counted() -> None:
+    usual = plan(512, 2, None).memory
+    assert plan(512, 2, None, per_slot=10 * MIB).memory == usual + 20 * MIB
+    assert plan(512, 2, None, per_view_token=MIB).memory == usual + 512 * MIB
+    assert plan(512, 2, None, per_view_token=MIB, unified=True).memory == usual + 1024 * MIB
+    assert usual == (100 + 36 + 64 + 1024) * MIB
 
 
 def test_reason_of_the_context() -> None:
-    assert plan_context(8192, 2048, 1, None).reason == "set, MORE than the 2048 the model was trained on"
-    assert plan_context(0, 2048, 1, None).reason == "computed, the model was trained on 2048"
-    assert "reduced from 4096" in plan_context(0, 4096, MIB, (64 + 600) * MIB).reason
+    assert plan(0, 2, None).reason == "n_ctx 4096 computed; n_parallel 2 set; the model was trained on 32768 tokens"
+    assert plan(8192, 2, None, n_ctx_train=2048).reason.endswith("trained on 2048 tokens, LESS than n_ctx")
+    assert plan(0, 0, 4095).reason.endswith(
+        "reduced from n_ctx 4096 for n_parallel 8 to fit the memory, 4295 MiB available"
+    )
+
+
+def test_model_with_a_short_context() -> None:
+    assert plan(0, 0, 600, n_ctx_train=100).n_ctx == 100
+    assert plan(0, 0, 600, n_ctx_train=100).n_parallel == 2
 
 
 def test_model_without_kv_cache() -> None:
-    assert plan_context(0, 4096, 0, 65 * MIB).n_ctx == 4096
+    assert plan(0, 0, 1, per_token=0).n_ctx == 4096

@@ -10,11 +10,12 @@ import math
 import os
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import settings
 from ..errors import LoadError
 
 _HEADER_STEPS = (32 * 2**20, 512 * 2**20)  # bytes to read: nearly every header fits in the first
@@ -76,11 +77,11 @@ _TYPES = {
         ("nvfp4", 40, 64, 36),
     )
 }
-CACHE_TYPES = {name: _TYPES[name] for name in ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")}
+CACHE_TYPES = {name: _TYPES[name] for name in settings.CACHE_TYPES}
 
 _REQUIRED = ("block_count", "context_length", "embedding_length")
 _COUNTS = {  # keys under the architecture's prefix, with what is allowed where they are given
-    "block_count": (1, 1024),
+    "block_count": (1, 512),
     "context_length": (1, 2**30),
     "embedding_length": (1, 2**20),
     "feed_forward_length": (0, 2**24),
@@ -94,8 +95,8 @@ _COUNTS = {  # keys under the architecture's prefix, with what is allowed where 
     "ssm.group_count": (0, 2**12),
     "ssm.inner_size": (0, 2**20),
     "ssm.time_step_rank": (0, 2**20),
-    "expert_count": (0, 2**12),
-    "expert_used_count": (0, 2**12),
+    "expert_count": (0, 1024),
+    "nextn_predict_layers": (0, 512),
 }
 _BY_NUMBER = {kind.number: kind for kind in _TYPES.values()}
 
@@ -141,13 +142,16 @@ class Header:
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """Bytes. `weights`: of the file. `per_token`: KV cache over all layers with attention. `per_slot`: recurrent
-    state, and logits. `fixed`: buffers of a step.
+    """Bytes. `weights`: of the file's tensors. `per_token`: KV cache, over all layers with attention.
+
+    `per_slot`: recurrent state and logits. `per_view_token`: buffers of a step for each token that one slot may look
+    at. `fixed`: the other buffers of a step.
     """
 
     weights: int
     per_token: int
     per_slot: int
+    per_view_token: int
     fixed: int
 
 
@@ -161,34 +165,31 @@ def read_header(path: Path) -> Header:
             if len(data) < min(size, _HEADER_STEPS[-1]):
                 continue  # an uncommonly long header
             raise LoadError(f"{path}: ends within its header, after {size} bytes; it is not complete") from error
-        check_counts(header)
+        check_metadata(header)
         return header
     raise AssertionError("the last step either returns or raises")
 
 
-def memory_needs(header: Header, *, cache_type_k: str, cache_type_v: str, n_ubatch: int) -> MemoryNeeds:
-    """What the model will take in memory; exact for caches and states, an upper bound for a step's buffers."""
-    n_embd = header.number("embedding_length")
-    heads = max(1, header.number("attention.head_count", 1))
-    head_size = n_embd // heads
-    kv_heads = _kv_heads(header)
+def memory_needs(
+    header: Header, *, cache_type_k: str, cache_type_v: str, flash_attention: str, n_ubatch: int
+) -> MemoryNeeds:
+    """What the model will take in memory: caches and states exactly, the buffers of a step at most."""
+    heads, key_length = header.number("attention.head_count"), _head_length(header)
     key, value = CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v]
-    per_head = (
-        header.number("attention.key_length", head_size) * key.size / key.block
-        + header.number("attention.value_length", head_size) * value.size / value.block
-    )
-    logits = 4 * header.n_vocab
-    # Its widest intermediates: of feed-forward, of attention and of the residual, a few of each alive at once.
-    width = (
-        3 * header.number("feed_forward_length")
-        + 6 * n_embd
-        + 3 * heads * header.number("attention.key_length", head_size)
-    )
-    width += 3 * header.number("ssm.inner_size")
+    value_length = header.number("attention.value_length", key_length)
+    per_head = key_length * key.size / key.block + value_length * value.size / value.block
+    # A step's widest intermediates, a few of which are alive at once.
+    experts = header.number("expert_used_count") * header.number("expert_feed_forward_length")
+    width = 3 * max(header.number("feed_forward_length"), experts) + 6 * header.number("embedding_length")
+    width += 3 * heads * key_length + 3 * header.number("ssm.inner_size")
+    # The mask as f16; without flash attention as f32 too, and the scores of each head.
+    per_view = 2 if flash_attention != "off" else 6 + 4 * heads
+    recurrent, logits = _recurrent_bytes(header), 4 * header.n_vocab
     return MemoryNeeds(
         weights=header.tensor_bytes,
-        per_token=round(sum(kv_heads) * per_head),
-        per_slot=_recurrent_bytes(header) + 2 * logits,  # once in the buffer of a step, once in the output
+        per_token=round(sum(_kv_heads(header)) * per_head),
+        per_slot=2 * recurrent + 2 * logits,  # each kept once and once more in a step's buffers
+        per_view_token=n_ubatch * per_view,
         fixed=4 * n_ubatch * width,
     )
 
@@ -330,8 +331,8 @@ class _Reader:
         return LoadError(f"{self._path}: {what}")
 
 
-def check_counts(header: Header) -> None:
-    """Refuse sizes on which llama.cpp would end the process, and models that can't answer. Raises LoadError."""
+def check_metadata(header: Header) -> None:
+    """Refuse values on which llama.cpp would end the process, and models that can't answer. Raises LoadError."""
 
     def wrong(key: str, value: object, allowed: str) -> LoadError:
         return LoadError(f"{header.path}: {key} is {value!r}; allowed is {allowed}")
@@ -343,12 +344,47 @@ def check_counts(header: Header) -> None:
         raise wrong("split.count", header.values["split.count"], "1: merge the parts of a split model to one file")
     if not header.lengths.get("tokenizer.ggml.tokens"):
         raise wrong("tokenizer.ggml.tokens", header.values.get("tokenizer.ggml.tokens"), "a list of the tokens")
+    for name in _REQUIRED:
+        if f"{architecture}.{name}" not in header.values:
+            raise wrong(f"{architecture}.{name}", None, "an integer")
     for name, (low, high) in _COUNTS.items():
         key = f"{architecture}.{name}"
         value = header.values.get(key, low)
         for number in value if isinstance(value, list) else [value]:
             if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
                 raise wrong(key, number, f"an integer from {low} to {high}")
-    for name in _REQUIRED:
-        if f"{architecture}.{name}" not in header.values:
-            raise wrong(f"{architecture}.{name}", None, "an integer")
+    for key, value in header.values.items():
+        if key.endswith("_epsilon") and not (isinstance(value, float) and 0 <= value < math.inf):
+            raise wrong(key, value, "a number of 0 or more")
+    for name, value, allowed, words in _relations(header):
+        if not allowed:
+            raise wrong(f"{architecture}.{name}", value, words)
+
+
+def _relations(header: Header) -> Iterator[tuple[str, object, bool, str]]:
+    """Sizes that must fit each other: name, value, whether it is allowed, what is allowed."""
+    layers, head = header.number("block_count"), _head_length(header)
+    per_layer = header.values.get(f"{header.architecture}.attention.head_count_kv")
+    if isinstance(per_layer, list):
+        yield "attention.head_count_kv", per_layer, len(per_layer) >= layers, f"a list of {layers} integers"
+    if head and f"{header.architecture}.rope.dimension_count" in header.values:
+        rotated = header.number("rope.dimension_count")
+        words = f"an even integer from 2 to {head} (the length of a head)"
+        yield "rope.dimension_count", rotated, 2 <= rotated <= head and rotated % 2 == 0, words
+    sections = header.values.get(f"{header.architecture}.rope.dimension_sections", [])
+    if head and isinstance(sections, list):
+        words = f"a list of integers, together at most {head} (the length of a head)"
+        yield "rope.dimension_sections", sections, sum(sections) <= head and min(sections, default=0) >= 0, words
+    used, experts = header.number("expert_used_count"), header.number("expert_count")
+    words = f"an integer from {min(experts, 1)} to {experts} (expert_count)"
+    yield "expert_used_count", used, min(experts, 1) <= used <= experts, words
+    inner = header.number("ssm.inner_size")
+    if f"{header.architecture}.full_attention_interval" in header.values and inner:
+        product = header.number("ssm.state_size") * header.number("ssm.time_step_rank")
+        yield "ssm.inner_size", inner, inner == product, f"{product} (ssm.state_size * ssm.time_step_rank)"
+
+
+def _head_length(header: Header) -> int:
+    """Numbers of a key in one head; 0 for a model without attention."""
+    heads = header.number("attention.head_count")
+    return header.number("attention.key_length", header.number("embedding_length") // heads if heads else 0)

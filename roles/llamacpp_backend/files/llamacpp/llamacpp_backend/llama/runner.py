@@ -23,7 +23,7 @@ from . import log
 from .calls import brief
 from .file import CACHE_TYPES
 from .model import Model
-from .samplers import Candidates, ChainSampler
+from .samplers import Candidates, ChainSampler, DryCache, Tools, dry_window
 
 MAX_SLOTS = 256
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -86,7 +86,7 @@ class LlamaRunner:
         self._memory: Any = native.llama_get_memory(self._context)
         self.n_batch: int = native.llama_n_batch(self._context)
         self._batch = _Batch(self.n_batch, self.n_slots)
-        self._candidates = Candidates(model.n_vocab)
+        self._tools = Tools(Candidates(model.n_vocab), DryCache(model))
         self._held = [0] * self.n_slots
         self._rows: dict[int, int] = {}  # slot -> its row in the last step's logits
         self._views: dict[int, npt.NDArray[np.float32]] = {}  # address of a row of logits -> the row
@@ -117,10 +117,16 @@ class LlamaRunner:
             held[chunk.slot] = _UNDEFINED
         raise StepFailed(f"llama.cpp could not decode {batch.n_tokens} tokens (code {code}): {log.last_errors()}")
 
+    def prepare(self, sampling: Sampling) -> None:
+        """Make ahead what would hold up the engine's thread in `sampler`. May be called from any thread."""
+        window = dry_window(sampling, self.n_ctx)
+        if window:
+            native.llama_sampler_free(self._tools.dry.sampler(sampling, window))
+
     def sampler(self, sampling: Sampling, prompt: Sequence[int]) -> ChainSampler:
         """A fresh sampler for one answer; penalties count the prompt's tokens. Raises BadRequest."""
         self._check_open()
-        return ChainSampler(self._model, self._candidates, sampling, prompt, self.n_ctx)
+        return ChainSampler(self._model, self._tools, sampling, prompt, self.n_ctx)
 
     def sample(self, slot: int, sampler: Sampler, forbid_end: bool) -> Choice:
         """Choose a token from the slot's logits of the last step and tell the sampler."""
@@ -190,7 +196,7 @@ class LlamaRunner:
         return b"" if self.can_rewind else self._get(slot, _RECURRENT)
 
     def rollback(self, slot: int, checkpoint: bytes, length: int) -> bool:
-        """Bring a hybrid back to `length` tokens by the checkpoint taken there; False, and an empty slot, if refused."""
+        """Bring a hybrid back to `length` tokens by its checkpoint; False, and an empty slot, if refused."""
         held = self._defined(slot)
         if self.can_rewind or not 0 < length <= held:
             raise EngineFailure(f"slot {slot} can't be brought from {held} back to {length} tokens by a checkpoint")
@@ -222,6 +228,7 @@ class LlamaRunner:
     def close(self) -> None:
         """Free the context. May be called again."""
         if self._context:
+            self._tools.dry.close()
             native.llama_free(self._context)
             self._context = None
             self._rows, self._views = {}, {}

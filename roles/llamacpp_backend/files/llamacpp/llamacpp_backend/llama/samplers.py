@@ -15,6 +15,8 @@ from __future__ import annotations
 import ctypes
 import math
 import secrets
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +36,9 @@ Logits = npt.NDArray[np.float32]
 
 _SEEDS = 2**32 - 1  # the highest 32-bit number would let llama.cpp draw one
 _MIROSTAT_M = 100  # candidates from which mirostat 1 estimates the distribution's slope, as llama.cpp's tools have it
+_FEW = 256  # of the likeliest tokens, one that a grammar allows is nearly always among so many
+_DRY_KEPT = 16
+_ROWS = 64
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
 
@@ -53,37 +58,87 @@ class _Edit:
 
 
 class Candidates:
-    """The one array of candidates that all samplers of a context use in turn, for choices under a grammar."""
+    """Candidates for choices under a grammar: one array that all samplers of a context use in turn."""
 
     def __init__(self, n_vocab: int) -> None:
-        self._n_vocab = n_vocab
-        self._all: npt.NDArray[np.void] | None = None
+        self._ids = np.arange(n_vocab, dtype=np.int32)
+        self._all: npt.NDArray[np.void] | None = None  # made when it is first needed
         self._one = np.zeros(1, _CANDIDATE)
 
-    def every(self, logits: Logits) -> tuple[npt.NDArray[np.void], Any]:
-        """All tokens, as an array and as llama.cpp's view of it."""
+    def every(self, logits: Logits) -> npt.NDArray[np.void]:
+        """All tokens; valid until the next call."""
         if self._all is None:
-            self._all = np.zeros(self._n_vocab, _CANDIDATE)
-        self._all["id"] = np.arange(self._n_vocab, dtype=np.int32)
+            self._all = np.zeros(len(self._ids), _CANDIDATE)
+        self._all["id"] = self._ids
         self._all["logit"] = logits
-        return self._all, _as_native(self._all)
+        return self._all
+
+    def likeliest(self, logits: Logits) -> npt.NDArray[np.void]:
+        """A few hundred tokens with the highest logits."""
+        tokens = _likeliest(logits, _FEW)
+        array = np.zeros(len(tokens), _CANDIDATE)
+        array["id"] = tokens
+        array["logit"] = logits[tokens]
+        return array
 
     def refuses(self, grammar: Any, token: int) -> bool:
         """Whether the grammar does not go on with this token."""
         self._one["id"], self._one["logit"] = token, 0.0
-        brief.llama_sampler_apply(grammar, ctypes.byref(_as_native(self._one)))
+        _apply(grammar, self._one, brief)
         return bool(self._one["logit"][0] == -math.inf)
+
+
+class DryCache:
+    """DRY samplers to be cloned: for each breaker a new one goes through the whole vocabulary, which takes long."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._lock = threading.Lock()
+        self._made: OrderedDict[tuple[tuple[float, ...], tuple[str, ...]], Any] = OrderedDict()
+
+    def sampler(self, sampling: Sampling, window: int) -> Any:
+        """A fresh sampler, owned by the caller. May be called from any thread."""
+        numbers = (sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length, window)
+        breakers = sampling.dry_sequence_breakers
+        with self._lock:
+            made = self._made.get((numbers, breakers))
+            if made:
+                self._made.move_to_end((numbers, breakers))
+                return native.llama_sampler_clone(made)
+        # Not under the lock: the engine's thread must not wait for what another one prepares.
+        texts = (ctypes.c_char_p * len(breakers))(*(text.encode() for text in breakers))
+        made = native.llama_sampler_init_dry(self._model.vocab, *numbers, texts, len(breakers))
+        if not made:
+            raise EngineFailure("llama.cpp could not make a DRY sampler")
+        with self._lock:
+            native.llama_sampler_free(self._made.pop((numbers, breakers), None))
+            self._made[numbers, breakers] = made
+            if len(self._made) > _DRY_KEPT:
+                native.llama_sampler_free(self._made.popitem(last=False)[1])
+            return native.llama_sampler_clone(made)
+
+    def close(self) -> None:
+        """Free them all."""
+        with self._lock:
+            while self._made:
+                native.llama_sampler_free(self._made.popitem()[1])
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the samplers of one context share."""
+
+    candidates: Candidates
+    dry: DryCache
 
 
 class ChainSampler:
     """Chooses the tokens of one answer; see engine.runner.Sampler."""
 
-    def __init__(
-        self, model: Model, candidates: Candidates, sampling: Sampling, prompt: Sequence[int], n_ctx: int
-    ) -> None:
+    def __init__(self, model: Model, tools: Tools, sampling: Sampling, prompt: Sequence[int], n_ctx: int) -> None:
         """Build the chain. Penalties count `prompt`; `n_ctx`: their longest window. Raises BadRequest."""
         self.seed: int | None = None
-        self._candidates = candidates
+        self._candidates = tools.candidates
         self._logprobs = sampling.logprobs
         self._chain: Any = None  # None: greedy, numpy does it
         self._grammar: Any = None
@@ -94,7 +149,7 @@ class ChainSampler:
         try:
             if sampling.grammar is not None:
                 self._grammar = _grammar(model, sampling.grammar)
-            history = _history(model, sampling, n_ctx)
+            history = _history(model, tools.dry, sampling, n_ctx)
             if history or sampling.temperature > 0:
                 self._chain = native.llama_sampler_chain_init(native.llama_sampler_chain_default_params())
             for sampler in history:
@@ -109,6 +164,10 @@ class ChainSampler:
                     self._add(sampler)
             elif history:
                 self._add(native.llama_sampler_init_greedy())
+            # With so many allowed ones among the likeliest tokens the others can't matter; 0: they always may.
+            self._enough = _enough(sampling) if not history else 0
+            # What sorts the whole vocabulary takes milliseconds: other threads should go on.
+            self._calls = brief if sampling.top_k > 0 and not sampling.mirostat else native
         except BaseException:
             self.close()
             raise
@@ -160,11 +219,11 @@ class ChainSampler:
         if self._grammar:
             return self._pick_under_grammar(best, logits)
         if self._chain:
-            return int(brief.llama_sampler_sample(self._chain, context, row))
+            return int(self._calls.llama_sampler_sample(self._chain, context, row))
         return best
 
     def _pick_under_grammar(self, best: int, logits: Logits) -> int | None:
-        proposed = self._apply_chain(*self._candidates.every(logits)) if self._chain else best
+        proposed = self._draw_from(self._candidates.every(logits)) if self._chain else best
         refused = self._candidates.refuses(self._grammar, proposed)
         token = self._pick_among_allowed(logits) if refused else proposed
         if token is not None:
@@ -175,23 +234,42 @@ class ChainSampler:
         return token
 
     def _pick_among_allowed(self, logits: Logits) -> int | None:
-        array, view = self._candidates.every(logits)
-        native.llama_sampler_apply(self._grammar, ctypes.byref(view))
-        best = int(array["logit"].argmax())
-        if array["logit"][best] == -math.inf:
-            return None
-        return self._apply_chain(array, view) if self._chain else best
+        if self._enough:
+            allowed = self._allowed(self._candidates.likeliest(logits))
+            if len(allowed) >= self._enough:
+                return self._draw_from(allowed)
+        allowed = self._allowed(self._candidates.every(logits))
+        return self._draw_from(allowed) if len(allowed) else None
 
-    def _apply_chain(self, array: npt.NDArray[np.void], view: Any) -> int:
-        brief.llama_sampler_apply(self._chain, ctypes.byref(view))
-        if not 0 <= view.selected < view.size:
-            raise EngineFailure(f"llama.cpp's samplers chose candidate {view.selected} of {view.size}")
-        return int(array["id"][view.selected])
+    def _allowed(self, array: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+        """Those of the candidates that the grammar allows."""
+        _apply(self._grammar, array, native)
+        return array[array["logit"] > -math.inf]
+
+    def _draw_from(self, array: npt.NDArray[np.void]) -> int:
+        if not self._chain:
+            return int(array["id"][array["logit"].argmax()])
+        selected, size = _apply(self._chain, array, self._calls)
+        if not 0 <= selected < size:
+            raise EngineFailure(f"llama.cpp's samplers chose candidate {selected} of {size}")
+        return int(array["id"][selected])
 
 
-def _as_native(array: npt.NDArray[np.void]) -> Any:
+def _apply(sampler: Any, array: npt.NDArray[np.void], calls: Any) -> tuple[int, int]:
+    """Let a sampler or a chain work on candidates in place; returns the selected index and how many are left."""
     data = ctypes.cast(array.ctypes.data, native.llama_token_data_p)
-    return native.llama_token_data_array(data=data, size=len(array), selected=-1, sorted=False)
+    view = native.llama_token_data_array(data=data, size=len(array), selected=-1, sorted=False)
+    calls.llama_sampler_apply(sampler, ctypes.byref(view))
+    if ctypes.cast(view.data, ctypes.c_void_p).value != array.ctypes.data:
+        raise EngineFailure("llama.cpp's samplers have moved the candidates")
+    return view.selected, view.size
+
+
+def _enough(sampling: Sampling) -> int:
+    """How many allowed candidates settle a choice: of greedy the best, of a chain that begins with top_k those."""
+    if sampling.temperature == 0:
+        return 1
+    return max(0, sampling.top_k) if sampling.top_n_sigma <= 0 and not sampling.mirostat else 0
 
 
 def _biases(model: Model, sampling: Sampling) -> dict[int, float]:
@@ -215,28 +293,22 @@ def _grammar(model: Model, text: str) -> Any:
     return grammar
 
 
-def _history(model: Model, sampling: Sampling, n_ctx: int) -> list[Any]:
+def _history(model: Model, dry: DryCache, sampling: Sampling, n_ctx: int) -> list[Any]:
     """Samplers that look at the tokens so far."""
     samplers = []
     penalties = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     window = _window(sampling.penalty_last_n, n_ctx)
     if window and penalties != (1.0, 0.0, 0.0):
         samplers.append(native.llama_sampler_init_penalties(model.n_vocab, window, *penalties))
-    window = _window(sampling.dry_penalty_last_n, n_ctx)
-    if window and sampling.dry_multiplier > 0:
-        breakers = [text.encode() for text in sampling.dry_sequence_breakers]
-        samplers.append(
-            native.llama_sampler_init_dry(
-                model.vocab,
-                sampling.dry_multiplier,
-                sampling.dry_base,
-                sampling.dry_allowed_length,
-                window,
-                (ctypes.c_char_p * len(breakers))(*breakers),
-                len(breakers),
-            )
-        )
+    window = dry_window(sampling, n_ctx)
+    if window:
+        samplers.append(dry.sampler(sampling, window))
     return samplers
+
+
+def dry_window(sampling: Sampling, n_ctx: int) -> int:
+    """Tokens that DRY looks back at; 0: DRY is off."""
+    return _window(sampling.dry_penalty_last_n, n_ctx) if sampling.dry_multiplier > 0 else 0
 
 
 def _window(last_n: int, n_ctx: int) -> int:
@@ -279,7 +351,26 @@ def _with_logprobs(token: int, logits: Logits, count: int) -> Choice:
     total = float(best) + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
     top: list[tuple[int, float]] = []
     if count:
-        likeliest = np.argpartition(logits, -count)[-count:] if count < len(logits) else np.arange(len(logits))
+        likeliest = _likeliest(logits, count)
         ordered = likeliest[np.argsort(-logits[likeliest], kind="stable")]
         top = [(int(item), float(logits[item]) - total) for item in ordered]
     return Choice(token, float(logits[token]) - total, tuple(top))
+
+
+def _likeliest(logits: Logits, count: int) -> npt.NDArray[np.intp]:
+    """The `count` tokens with the highest logits, in no order; all tokens when there are not more."""
+    # A partition of a large vocabulary takes as long as a small model's step. The highest are in the columns with the
+    # highest maxima, and maxima are quick.
+    columns = len(logits) // _ROWS
+    if columns <= 2 * count:
+        return _highest(logits, count)
+    table = logits[: columns * _ROWS].reshape(_ROWS, columns)
+    best = _highest(table.max(axis=0), count)
+    tokens = np.concatenate(
+        [(best + columns * np.arange(_ROWS)[:, None]).ravel(), np.arange(columns * _ROWS, len(logits))]
+    )
+    return tokens[_highest(logits[tokens], count)]
+
+
+def _highest(values: Logits, count: int) -> npt.NDArray[np.intp]:
+    return np.argpartition(values, -count)[-count:] if count < len(values) else np.arange(len(values))
