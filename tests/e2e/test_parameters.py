@@ -1,4 +1,4 @@
-"""Every parameter's refusal reaches the client by every way in: HTTP infer, generate, generate_stream, gRPC, streams."""
+"""Every parameter's refusal reaches the client by every way: HTTP infer, generate, generate_stream, gRPC, streams."""
 
 from __future__ import annotations
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import triton_python_backend_utils as pb_utils
+from llamacpp_backend import delivery
+from llamacpp_backend.answers import Outputs
 from llamacpp_backend.chat import NoChatTemplate
+from llamacpp_backend.engine.job import Job, Summary, Timings
 from llamacpp_backend.engine_model import EngineModel
-from llamacpp_backend.errors import Cancelled, Unavailable
+from llamacpp_backend.errors import BadRequest, Cancelled, Unavailable
 from llamacpp_backend.front_model import FrontModel
-from llamacpp_backend.generator import Summary
+from llamacpp_backend.link import EngineClient
+from llamacpp_backend.opening import Opened
+from llamacpp_backend.parameters import fit_to_model
 from llamacpp_backend.prompts import PromptEncoder
 from llamacpp_backend.requests import RawRequest
-from llamacpp_backend.worker import Job, Worker
+from llamacpp_backend.settings import Place
 
+SUMMARY = Summary("stop", 1, 0, 1, None, Timings(0.5, 1.0, 2.0, 1.5))
 Wait = Callable[[Callable[[], bool]], None]
 
 
@@ -30,34 +37,65 @@ class Tokenizer:
         return [ord(character) for character in text]
 
 
-class Engine:
-    """An engine's model that says its prompt again, once `gate` is open."""
+class Speaker:
+    """An engine that says a prompt again, on a thread of its own, once `gate` is open; two jobs may wait."""
 
-    def __init__(self, link: Path) -> None:
+    def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
-        self.closed = 0
-        self.errors: list[str] = []
-        self.worker = Worker(self._run, 2, self.errors.append)
-        self.model = EngineModel(
-            PromptEncoder(Tokenizer(), NoChatTemplate("none"), 64), self.worker, {}, 64, link, self._close
-        )
+        self.jobs: list[Job] = []
+        self.threads: list[threading.Thread] = []
+        self.waiting = 0
 
-    def _run(self, job: Job) -> Summary:
+    def submit(self, job: Job) -> None:
+        if self.waiting == 2:
+            raise Unavailable("2 requests are waiting")
+        self.waiting += 1
+        self.jobs.append(job)
+        self.threads.append(threading.Thread(target=self._say, args=(job,)))
+        self.threads[-1].start()
+
+    def _say(self, job: Job) -> None:
         while not self.gate.wait(0.001):
             if job.reply.client_gone():
-                raise Cancelled("cancelled at a step")
+                job.reply.fail(Cancelled("cancelled at a step"))
+                return
         for token in job.prompt:
-            job.reply.piece(chr(token))
-        return Summary("stop", len(job.prompt), len(job.prompt))
+            job.reply.piece(0, chr(token), ())
+        job.reply.finish([SUMMARY])
+        self.waiting -= 1
+
+    def close(self) -> None:
+        for thread in self.threads:
+            thread.join()
+
+
+class Engine:
+    """An engine's model."""
+
+    def __init__(self) -> None:
+        self.speaker = Speaker()
+        self.gate = self.speaker.gate
+        self.closed = 0
+        opened = Opened(
+            engine=self.speaker,
+            prompts=PromptEncoder(Tokenizer(), NoChatTemplate("none"), 64),
+            fit=lambda sampling: fit_to_model(sampling, n_vocab=2**20, n_parallel=4, timeout_ms=5000),
+            defaults={},
+            n_ctx=64,
+            close=self._close,
+        )
+        self.model = EngineModel(opened, Place("engine", "demo_stream", Path("/models/demo_stream/1")))
 
     def _close(self) -> None:
         self.closed += 1
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(tmp_path / "engines" / "demo.sock")
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(delivery, "POLL_SECONDS", 0.002)
+    engine = Engine()
     yield engine
     engine.gate.set()
     engine.model.finalize()
@@ -79,12 +117,37 @@ def test_engine_answers_good_and_bad_requests_of_one_call(engine: Engine, wait_u
     requests = [
         pb_utils.Request({"prompt": [b"ab"]}),
         pb_utils.Request({"prompt": [b"x"]}, {"best_of": 1}),
-        pb_utils.Request({"prompt": [b"cd"]}, {"stream": False}),
+        pb_utils.Request({"prompt": [b"x"]}, {"n": 5}),
         pb_utils.Request({}, "{"),
     ]
     engine.model.execute(requests)
     wait_until(lambda: all(request.sender.finals == 1 for request in requests))
-    assert [outcome(request) for request in requests] == [["a", "b", ""], ["INVALID_ARG"], ["cd"], ["INVALID_ARG"]]
+    assert [outcome(request) for request in requests] == [["a", "b", ""], *[["INVALID_ARG"]] * 3]
+
+
+def test_engine_answers_once_where_no_stream_is_wanted(engine: Engine, wait_until: Wait) -> None:
+    request = pb_utils.Request({"prompt": [b"cd"]}, {"stream": False})
+    engine.model.execute([request])
+    wait_until(lambda: request.sender.finals == 1)
+    assert outcome(request) == ["cd"]
+
+
+def test_engine_answers_a_front(engine: Engine) -> None:
+    raw = RawRequest({"prompt": "ab"}, {"max_tokens": 3})
+    assert EngineClient("demo_stream", 1).ask(raw, lambda: False)["text_output"] == ["ab"]
+    with pytest.raises(BadRequest, match="best_of"):
+        EngineClient("demo_stream", 1).ask(RawRequest({"prompt": "ab"}, {"best_of": 1}), lambda: False)
+
+
+def test_engine_gives_each_job_its_deadline(engine: Engine, wait_until: Wait) -> None:
+    began = time.monotonic()
+    requests = [pb_utils.Request({"prompt": [b"x"]}, {"timeout_ms": ms}) for ms in (100, 0)]
+    for request in requests:
+        engine.model.execute([request])
+        wait_until(lambda request=request: request.sender.finals == 1)  # type: ignore[misc]
+    deadlines = [(job.deadline or 0) - began for job in engine.speaker.jobs]
+    assert 0.1 <= deadlines[0] < 0.6, "its own"
+    assert 5.0 <= deadlines[1] < 5.6, "the engine's ceiling"
 
 
 class Unreadable(pb_utils.Request):  # type: ignore[misc]
@@ -114,17 +177,28 @@ def test_engine_full_queue(engine: Engine, wait_until: Wait) -> None:
     engine.gate.clear()
     requests = [pb_utils.Request({"prompt": [b"x"]}) for _ in range(9)]
     engine.model.execute(requests)
+    wait_until(lambda: sum(request.sender.finals for request in requests) == 7)
     refused = [request for request in requests if request.sender.finals]
-    assert len(refused) >= 6
     assert all(outcome(request) == ["UNAVAILABLE"] for request in refused)
     engine.gate.set()
     wait_until(lambda: all(request.sender.finals == 1 for request in requests))
 
 
-def test_engine_finalize_lets_requests_end_then_frees(engine: Engine) -> None:
+def test_engine_ends_a_job_whose_client_has_cancelled(engine: Engine, wait_until: Wait) -> None:
+    engine.gate.clear()
+    request = pb_utils.Request({"prompt": [b"x"]})
+    engine.model.execute([request])
+    wait_until(lambda: len(engine.speaker.jobs) == 1)
+    request.sender.cancelled = True
+    wait_until(lambda: request.sender.finals == 1)
+    assert outcome(request) == ["CANCELLED"]
+
+
+def test_engine_finalize_lets_requests_end_then_frees(engine: Engine, wait_until: Wait) -> None:
     engine.gate.clear()
     request = pb_utils.Request({"prompt": [b"x"]}, {"stream": False})
     engine.model.execute([request])
+    wait_until(lambda: len(engine.speaker.jobs) == 1)
     closing = threading.Thread(target=engine.model.finalize)
     closing.start()
     assert engine.closed == 0
@@ -142,14 +216,14 @@ class FakeEngine:
         self.error: Exception | None = None
         self.asked: list[RawRequest] = []
 
-    def ask(self, raw: RawRequest, client_gone: Callable[[], bool]) -> tuple[str, Summary]:
+    def ask(self, raw: RawRequest, client_gone: Callable[[], bool]) -> Outputs:
         self.asked.append(raw)
         while not self.gate.wait(0.001):
             if client_gone():
                 raise Cancelled("cancelled")
         if self.error:
             raise self.error
-        return raw.inputs.get("prompt", ""), Summary("stop", 1, 1)
+        return {"text_output": [raw.inputs.get("prompt", "")]}
 
 
 class Front:
@@ -212,12 +286,13 @@ def test_front_answers_bad_requests_of_a_call_and_the_good_ones(front: Front, wa
 
 
 def test_front_outlives_a_client_that_cannot_be_told(front: Front, wait_until: Wait) -> None:
+    pb_utils.Logger.lines.clear()
     refused, accepted = pb_utils.Request({}, {"stream": True}), pb_utils.Request()
     refused.sender.broken = accepted.sender.broken = True
     good = pb_utils.Request({"prompt": [b"x"]})
     front.model.execute([refused, accepted, good])
-    wait_until(lambda: good.sender.finals == 1 and len(front.errors) == 2)
-    assert all("the client's connection broke" in line for line in front.errors)
+    wait_until(lambda: good.sender.finals == 1 and len(pb_utils.Logger.lines) == 2)
+    assert all("the client's connection broke" in line for _, line in pb_utils.Logger.lines)
 
 
 def test_front_cancels_for_clients_that_have_gone(front: Front, wait_until: Wait) -> None:

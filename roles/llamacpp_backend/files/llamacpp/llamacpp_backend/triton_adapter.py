@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -24,6 +24,7 @@ from .settings import Place
 _KINDS = ("engine", "front")
 _LISTS = frozenset(spec.name for spec in contract.ENGINE_INPUTS if spec.dims == (-1,))
 _OUTPUT_TYPES = {spec.name: spec.data_type for spec in contract.OUTPUTS}
+_metric_families: dict[str, Any] = {}  # of this process, by name: Triton takes each once
 
 
 def complete_config(config: Any) -> Any:
@@ -55,6 +56,15 @@ def read_request(request: Any) -> RawRequest:
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequest(f"the request's parameters can't be read: {error}") from error
     return RawRequest(inputs, parameters)
+
+
+def make_series(name: str, kind: Literal["counter", "gauge"], text: str, labels: Mapping[str, str]) -> Any:
+    """A time series in Triton's metrics; implements exporter.MakeSeries."""
+    family = _metric_families.get(name)
+    if family is None:
+        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
+        family = _metric_families[name] = pb_utils.MetricFamily(name=name, description=text, kind=kinds[kind])
+    return family.Metric(labels=dict(labels))
 
 
 def log(level: str, line: str) -> None:
