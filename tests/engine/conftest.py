@@ -18,6 +18,8 @@ from llamacpp_backend.chat import ChatTemplate
 from llamacpp_backend.prompts import PromptEncoder
 
 if TYPE_CHECKING:
+    from llamacpp_backend.llama.model import Model as LlamaModel
+    from llamacpp_backend.llama.runner import LlamaRunner
     from llamacpp_backend.runtime import Model, Runtime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,7 @@ NEEDED_FLAG = {"x86-64-v2": "sse4_2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f
 N_CTX = 1024
 
 Child = Callable[[str], subprocess.CompletedProcess[str]]
+OpenRunner = Callable[..., "LlamaRunner"]
 
 
 def usable_wheels() -> list[Path]:
@@ -80,6 +83,40 @@ def runtime(runtime_module: ModuleType, model: Model) -> Iterator[Runtime]:
     runtime: Runtime = runtime_module.Runtime(model, n_ctx=N_CTX, n_batch=256, n_threads=1)
     yield runtime
     runtime.close()
+
+
+@pytest.fixture(scope="session")
+def llama(wheel_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LlamaModel]]:
+    """Loaded models: `demo`, and with random f16 weights `dense` (qwen3) and `hybrid` (qwen35, recurrent layers)."""
+    from llamacpp_backend.llama.model import Model
+
+    directory = tmp_path_factory.mktemp("models")
+    paths = {"demo": DEMO / "demo.gguf"}
+    for name, shape in (("dense", "tiny-dense"), ("hybrid", "tiny-qwen35")):
+        paths[name] = directory / f"{name}.gguf"
+        script = [sys.executable, str(ROOT / "tests" / "models" / "random_gguf.py"), "--seed", "5"]
+        subprocess.run([*script, "--shape", shape, "--output", str(paths[name])], check=True)
+    models = {name: Model(path, lambda _level, _line: None) for name, path in paths.items()}
+    yield models
+    for model in models.values():
+        model.close()
+
+
+@pytest.fixture
+def open_runner(llama: dict[str, LlamaModel]) -> Iterator[OpenRunner]:
+    """Opens contexts, closed after the test: name of the model, and what differs from 8 slots of 256 tokens."""
+    from llamacpp_backend.llama.runner import ContextOptions, LlamaRunner
+
+    opened: list[LlamaRunner] = []
+
+    def open_one(name: str, **options: Any) -> LlamaRunner:
+        runner = LlamaRunner(llama[name], ContextOptions(**{"n_ctx": 256, "n_slots": 8, "n_batch": 256, **options}))
+        opened.append(runner)
+        return runner
+
+    yield open_one
+    for runner in opened:
+        runner.close()
 
 
 @pytest.fixture(scope="session")

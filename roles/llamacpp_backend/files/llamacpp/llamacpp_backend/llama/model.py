@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import llama_cpp as native
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from ..errors import EngineFailure, LoadError
 from . import log
@@ -77,6 +78,21 @@ class Model:
         """Source of the model's own chat template (Jinja), None when it has none."""
         template = native.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else None
+
+    def chat_renderer(self) -> Callable[..., str]:
+        """The model's own template, in a sandbox. Raises LoadError when there is none or it can't be compiled.
+
+        It is called with a list of messages, `tools=` a list of them or None, and by name what else the template asks
+        for; it raises whatever the template raises.
+        """
+        template = self.chat_template()
+        if template is None:
+            raise LoadError("the model has no chat template")
+        try:
+            formatter = Jinja2ChatFormatter(template, eos_token=self.end_text, bos_token=self.begin_text)
+        except Exception as error:  # jinja2 raises many kinds for a bad template
+            raise LoadError(f"the model's chat template can't be compiled: {error}") from error
+        return lambda messages, **names: str(formatter(messages=messages, **names).prompt)
 
     def control_strings(self) -> list[str]:
         """Texts that stand for control tokens."""
