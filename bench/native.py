@@ -9,7 +9,6 @@ from typing import Any
 
 from bench.triton import site_packages
 
-
 # Takes llama.cpp's log lines, and must live as long as llama.cpp does.
 _SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
 

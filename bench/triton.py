@@ -56,7 +56,12 @@ def _unpack(directory: Path) -> None:
 def venv() -> Path:
     """The models' venv, as a release has it."""
     wheels = [[requirement, sha256] for requirement, _, sha256 in release_wheels()]
-    inputs = {"lock": hashlib.sha256(release_lock().encode()).hexdigest(), "wheels": wheels, "python": python_version(), "recipe": 1}
+    inputs = {
+        "lock": hashlib.sha256(release_lock().encode()).hexdigest(),
+        "wheels": wheels,
+        "python": python_version(),
+        "recipe": 1,
+    }
     return cache.made("venv", inputs, _make_venv)
 
 
