@@ -1,0 +1,120 @@
+"""The trial's process as seen from the serving one: started when first needed, ended when it takes too long."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadRequest, Unavailable
+
+START_SECONDS = 60.0  # to load the library and the vocabulary, on a busy machine
+ANSWER_SECONDS = 5.0  # the process itself stops after less CPU time; this is for one that gets none
+QUEUE_SECONDS = 10.0
+
+
+class TrialProcess:
+    """One process, one constraint at a time; threads may share it."""
+
+    def __init__(self, model_path: Path, python: str | None = None) -> None:
+        """`model_path`: the GGUF file whose vocabulary is used. `python`: by default the one of this environment."""
+        self._model_path = model_path
+        # In Triton's stub sys.executable is the stub; the environment's Python comes first in the PATH.
+        self._python = python or shutil.which("python3") or sys.executable
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, kind: str, text: str) -> str:
+        """The checked GBNF text of a constraint.
+
+        Raises BadRequest when the constraint is wrong, ends the process or takes too long; Unavailable when there is
+        no process for it.
+        """
+        if not self._lock.acquire(timeout=QUEUE_SECONDS):
+            raise Unavailable("too many new constraints (json_schema, grammar) are being tried; try again later")
+        try:
+            process = self._started()
+            answer = _ask(process, {"kind": kind, "text": text}, ANSWER_SECONDS)
+            if answer is None:
+                code = self._end()
+                reason = "takes too long" if code is None else f"ends the process that tries it (status {code})"
+                raise BadRequest(f"{kind} is not usable: it {reason}; make it simpler")
+        finally:
+            self._lock.release()
+        if "error" in answer:
+            raise BadRequest(answer["error"])
+        return str(answer["gbnf"])
+
+    def close(self) -> None:
+        """End the process. May be called again; `run` starts another one."""
+        with self._lock:
+            self._end()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._end()
+        paths = [str(Path(__file__).resolve().parents[2]), *(path for path in sys.path if path)]
+        self._process = subprocess.Popen(
+            [self._python, "-m", f"{__package__}.trial", str(self._model_path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        if _read(self._process, START_SECONDS) is None:
+            code = self._end()
+            raise Unavailable(
+                f"constraints (json_schema, grammar) can't be tried now: no process for it (status {code})"
+            )
+        return self._process
+
+    def _end(self) -> int | None:
+        """End the process; its status if it had ended by itself."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        code = process.poll()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return code
+
+
+def _ask(process: subprocess.Popen[bytes], request: dict[str, str], seconds: float) -> Any:
+    """The answer to a request; None when there is none in time, or the process has ended."""
+    if process.stdin is None:
+        return None
+    try:
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+    except OSError:
+        return None
+    return _read(process, seconds)
+
+
+def _read(process: subprocess.Popen[bytes], seconds: float) -> Any:
+    """One line of JSON."""
+    if process.stdout is None:
+        return None
+    deadline = time.monotonic() + seconds
+    data = b""
+    while not data.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            return None
+        part = os.read(process.stdout.fileno(), 65_536)
+        if not part:
+            process.wait(timeout=START_SECONDS)
+            return None
+        data += part
+    return json.loads(data)
