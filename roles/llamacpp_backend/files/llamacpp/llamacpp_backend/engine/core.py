@@ -209,10 +209,11 @@ class Core:
         self._pace.measured(step.n_decode, step.n_prefill, now - began)
         self._metrics.step_tokens.observe(n_tokens)
         for answer, chunk in zip(step.answers, step.chunks, strict=True):
-            answer.fed += len(chunk.tokens)
+            answer.fed += len(chunk.tokens)  # of all, before anything can make one of them leave its slot
+        for answer, chunk in zip(step.answers, step.chunks, strict=True):
             if chunk.wants_logits:
                 self._go_on(answer, now)
-            elif answer.fed in answer.marks:
+            elif answer.fed in answer.marks and answer.slot is not None:
                 self._cache.checkpoint(answer)
 
     def _relieve(self, step: Step) -> None:
@@ -242,17 +243,19 @@ class Core:
 
     def _go_on(self, answer: Answer, now: float) -> None:
         """Choose the next token of an answer, and of those that waited for the very same logits."""
-        if answer.state is State.DONE:
-            return  # a sibling's delivery has failed since the step began
         row = answer.slot
         if row is None:
-            raise ValueError("an answer without a slot took part in a step")
+            return  # its job has ended since the step began: a sibling's delivery has failed
+        same = []
         for follower in self._followers:
             if follower.follows is answer and follower.reach == len(answer.tokens) == len(follower.tokens):
                 self._cache.fork(answer, follower)
                 if follower.fed == answer.fed:
-                    self._choose(follower, row, now)
-        self._choose(answer, row, now)
+                    same.append(follower)
+        # The slot's own answer last: at its end the slot may be emptied, and with it the logits.
+        for one in [*same, answer]:
+            if one.state is not State.DONE:
+                self._choose(one, row, now)
 
     def _choose(self, answer: Answer, row: int, now: float) -> None:
         sampler = answer.sampler
@@ -267,8 +270,8 @@ class Core:
             else:
                 data = runner.token_bytes(token)
                 text = answer.take(choice, data)
-                if choice.logprob is not None and answer.sampling.logprobs is not None:
-                    answer.note(self._info(choice, data, choice.logprob))
+                if answer.infos is not None and choice.logprob is not None:
+                    answer.infos.add(self._info(choice, data, choice.logprob))
         except Exception as error:
             self._fail(answer.ticket, _as_backend_error(error))
             return
@@ -281,7 +284,7 @@ class Core:
             self._metrics.inter_token.observe(now - answer.last_token_at)
         answer.last_token_at = now
         answer.state = State.DECODE
-        if text or answer.sampling.logprobs is not None:
+        if text or answer.infos is not None:
             self._say(answer, text, now)
         if answer.reason is not None:
             self._finish(answer, now)
@@ -293,7 +296,7 @@ class Core:
     # -- what the client gets --------------------------------------------------------------------------------------
 
     def _say(self, answer: Answer, text: str, now: float) -> None:
-        infos = answer.infos(text) if answer.sampling.logprobs is not None else []
+        infos = [] if answer.infos is None else answer.infos.release(text, answer.reason is not None)
         if text or infos:
             error = self._clients.piece(answer.ticket, answer.index, text, infos, now)
             if error is not None:

@@ -102,12 +102,11 @@ class Metrics:
 
     def count_start(self, answer: Answer, now: float) -> None:
         """An answer has its first token."""
-        cached = answer.cached or 0
         self.prompt_tokens.value += answer.n_prompt
-        self.prompt_tokens_cached.value += cached
+        self.prompt_tokens_cached.value += answer.cached
         if answer.sampling.cache_prompt:
             self.prefix_queries.value += answer.n_prompt
-            self.prefix_hits.value += cached
+            self.prefix_hits.value += answer.cached
         self.ttft.observe(now - answer.ticket.arrived_at)
         self.request_prompt.observe(answer.n_prompt)
         self.asked_max_tokens.observe(answer.limit)

@@ -13,7 +13,7 @@ from ..errors import EngineFailure
 from .checkpoints import prefill_marks
 from .runner import Runner
 from .sequence import Answer, State
-from .store import Entry, Ledger, StateStore, common_prefix
+from .store import Entry, Ledger, StateStore, common_prefix, entry_bytes
 
 MAX_CHECKPOINTS = 32  # of one slot
 
@@ -60,6 +60,9 @@ class _Source:
     checkpoint: bytes = b""
 
 
+_NOTHING = _Source(0, 0)
+
+
 class PromptCache:
     """The slots of a runner, and the saved states."""
 
@@ -96,7 +99,7 @@ class PromptCache:
         source, common = self._find(answer, None)
         leader = None if answer.is_suspect else self._leader(answer, source.length)
         if leader is not None:
-            source = _Source(0, 0)
+            source = _NOTHING
         taken = source.place if isinstance(source.place, Slot) and source.place.owner is None else None
         slot = taken or next(slot for slot in self._slots if slot.owner is None)
         if taken is None and not source.length and leader is None:
@@ -149,10 +152,12 @@ class PromptCache:
         slot = self._slot_of(answer)
         self._forget(slot)
         answer.fed = 0
+        if not answer.count:
+            answer.cached = 0
 
-    def drop_idle(self) -> bool:
+    def drop_idle(self, but: Slot | Entry | None = None) -> bool:
         """Empty the idle slot that was not used for the longest time; False when all of them are empty."""
-        idle = [slot for slot in self._slots if slot.owner is None and slot.length]
+        idle = [slot for slot in self._slots if slot.owner is None and slot.length and slot is not but]
         if not idle:
             return False
         slot = min(idle, key=lambda slot: slot.used)
@@ -183,7 +188,7 @@ class PromptCache:
 
         What needs no copy comes first; anything else must be better by min_reuse.
         """
-        best, common = _Source(0, 0), 0
+        best, common = _NOTHING, 0
         if not self._offers(answer):
             return best, common
         copies: list[Slot | Entry] = []
@@ -209,7 +214,7 @@ class PromptCache:
     def _in_place(self, slot: Slot, answer: Answer) -> _Source:
         """What an idle slot holds of the answer's tokens, however little."""
         if slot.is_private or not self._offers(answer):
-            return _Source(0, 0)
+            return _NOTHING
         return self._usable(slot, slot.tokens, slot.held, slot.checkpoints, answer)[0]
 
     def _usable(
@@ -253,6 +258,7 @@ class PromptCache:
 
     def _fill(self, slot: Slot, answer: Answer, source: _Source) -> None:
         """Make `slot` the answer's own and hold what the source has for it; nothing, if llama.cpp refuses."""
+        source = source if source.length else _NOTHING
         place = source.place
         # Read now: saving what the slot holds may cost the source its memory.
         kept = {} if place is None else {at: blob for at, blob in place.checkpoints.items() if at <= source.length}
@@ -260,6 +266,12 @@ class PromptCache:
             self._store.use(place)
         if slot.owner is None:
             self._save(slot, source.length if place is slot else 0)
+        if place is not slot:
+            if slot.held:
+                self._runner.clear(slot.index)
+                slot.length = 0
+            if not self._find_room(source.held, place):
+                source, place, kept = _NOTHING, None, {}
         try:
             filled = self._copy(slot, source)
         except EngineFailure:
@@ -270,7 +282,7 @@ class PromptCache:
                 self._store.remove(place)
         slot.owner, slot.tokens, slot.is_private = answer, answer.tokens, not self._offers(answer)
         answer.slot, answer.fed = slot.index, source.length if filled else 0
-        if answer.cached is None or answer.follows is not None:
+        if not answer.count:
             answer.cached = answer.fed
         self._adopt(slot, kept if filled else {})
         self._touch(slot)
@@ -278,9 +290,7 @@ class PromptCache:
     def _copy(self, slot: Slot, source: _Source) -> bool:
         """Let llama.cpp do it; False, and an undefined slot, when it refuses."""
         place, runner, target = source.place, self._runner, slot.index
-        if not source.length or place is None:
-            if slot.held:
-                runner.clear(target)
+        if place is None:
             return True
         if isinstance(place, Entry):
             if not runner.restore(target, place.state, source.held):
@@ -297,6 +307,13 @@ class PromptCache:
             return True
         return runner.rollback(target, source.checkpoint, source.length)
 
+    def _find_room(self, n_tokens: int, keep: Slot | Entry | None) -> bool:
+        """In a shared pool: empty idle slots, but not `keep`, until so many more tokens fit."""
+        while self.n_held + n_tokens > self._runner.n_cells:
+            if not self.drop_idle(keep):
+                return False
+        return True
+
     def _adopt(self, slot: Slot, kept: Mapping[int, bytes]) -> None:
         """Let the slot keep those checkpoints and no others, the longest first if there is not memory for all."""
         old, slot.checkpoints = slot.checkpoints, {}
@@ -312,14 +329,16 @@ class PromptCache:
         lost = slot.length - keeps
         if slot.is_private or lost < self._limits.min_save or slot.length >= self._too_long or self._is_saved(slot):
             return
-        entry = Entry(slot.tokens[: slot.length], self._runner.save(slot.index), dict(slot.checkpoints))
-        if entry.n_bytes > self._limits.n_bytes:
+        tokens, state = slot.tokens[: slot.length], self._runner.save(slot.index)
+        n_bytes = entry_bytes(tokens, state)
+        if n_bytes > self._limits.n_bytes:
             self._too_long = slot.length
-        elif self._make_room(entry.n_bytes):
+        elif self._make_room(n_bytes):
             for other in list(self._store):  # of a dense model the longer one serves for the shorter
-                if self._rewinds and _begins(entry.tokens, other.tokens):
+                if self._rewinds and _begins(tokens, other.tokens):
                     self._store.remove(other)
-            self._store.add(entry)
+            # The checkpoints only now: some may have made room for the state.
+            self._store.add(Entry(tokens, state, dict(slot.checkpoints)))
 
     def _is_saved(self, slot: Slot) -> bool:
         tokens = slot.tokens[: slot.length]

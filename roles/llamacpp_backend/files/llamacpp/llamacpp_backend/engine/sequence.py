@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..parameters import Sampling
 from ..text import TextStream
-from .job import FinishReason, Summary, Timings, TokenInfo
+from .job import FinishReason, Summary, Timings
+from .logprobs import InfoStream
 from .runner import Choice, Sampler
 
 if TYPE_CHECKING:
@@ -34,16 +35,14 @@ class Answer:
 
     __slots__ = (
         "_end_allowed_from",
-        "_pending",
         "_text",
-        "_text_sent",
-        "_tokens_sent",
         "admitted_at",
         "cached",
         "fed",
         "first_token_at",
         "follows",
         "index",
+        "infos",
         "is_suspect",
         "last_token_at",
         "limit",
@@ -88,7 +87,7 @@ class Answer:
         self.is_suspect = False
         self.resumed = False
 
-        self.cached: int | None = None  # prompt tokens that the first admission found; None before it
+        self.cached = 0  # prompt tokens that were not computed for the first token
         self.preemptions = 0
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
@@ -96,10 +95,7 @@ class Answer:
 
         self._end_allowed_from = _NEVER if sampling.ignore_eos else sampling.min_tokens
         self._text = TextStream(sampling.stop)
-        # Only for logprobs: what has been chosen but is not wholly in the text that has gone out; sizes in bytes.
-        self._pending: list[TokenInfo] = []
-        self._text_sent = 0
-        self._tokens_sent = 0
+        self.infos = None if sampling.logprobs is None else InfoStream()
 
     @property
     def count(self) -> int:
@@ -138,25 +134,6 @@ class Answer:
         self.reason = reason
         return self._text.finish()
 
-    def note(self, info: TokenInfo) -> None:
-        """Keep a token's logprobs until its text goes out."""
-        self._pending.append(info)
-
-    def infos(self, text: str) -> list[TokenInfo]:
-        """The tokens whose text is out once `text` is. At the end, of one that a stop string cuts, the part before."""
-        self._text_sent += len(text.encode())
-        ready: list[TokenInfo] = []
-        for info in self._pending:
-            visible = self._text_sent - self._tokens_sent
-            if len(info.text_bytes) > visible:
-                if self.reason is None or visible <= 0:
-                    break
-                info = TokenInfo(info.token, info.text_bytes[:visible], info.logprob, info.top)
-            self._tokens_sent += len(info.text_bytes)
-            ready.append(info)
-        del self._pending[: len(ready)]
-        return ready
-
     def close(self) -> None:
         """Release the sampler; the answer is over."""
         self.state = State.DONE
@@ -176,7 +153,7 @@ class Answer:
             ttft_ms=_ms(arrived, self.first_token_at),
         )
         seed = self.sampler.seed if self.sampler is not None else None
-        return Summary(self.reason, self.n_prompt, self.cached or 0, self.count, seed, timings)
+        return Summary(self.reason, self.n_prompt, self.cached, self.count, seed, timings)
 
 
 def _ms(start: float | None, end: float | None) -> float | None:

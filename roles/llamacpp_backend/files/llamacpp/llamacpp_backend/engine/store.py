@@ -48,10 +48,10 @@ class Entry:
     state: bytes
     checkpoints: Mapping[int, bytes]
 
-    @property
-    def n_bytes(self) -> int:
-        """Memory of the state and the tokens; the checkpoints were there before."""
-        return len(self.state) + _BYTES_PER_TOKEN * len(self.tokens)
+
+def entry_bytes(tokens: list[int], state: bytes) -> int:
+    """Memory of a state and its tokens. An entry's checkpoints are the slot's, and counted already."""
+    return len(state) + _BYTES_PER_TOKEN * len(tokens)
 
 
 class StateStore:
