@@ -69,6 +69,17 @@ test-full: ## everything there is, the deploy timings included
 bench-deploy: tools ## time a deploy: bare host, cold store, converged host (bench/results/deploy.json)
 	@python bench/deploy.py --cold
 
+.PHONY: bench
+bench: tools ## every benchmark of the engine and its peers, for hours on a quiet machine (docs/benchmarks.md)
+	@lab/bin/packages g++ libgomp1
+	@python -m bench.run
+	@python -m bench.report
+
+.PHONY: bench-short
+bench-short: tools ## see that every benchmark works, on a tiny model, in minutes; its figures mean nothing
+	@lab/bin/packages g++ libgomp1
+	@python -m bench.run --short
+
 .PHONY: lock
 lock: tools ## lock requirements/tools.in again
 	@lab/bin/lock
