@@ -48,13 +48,17 @@ class Beginnings:
 
     def groups(self, branches: List[Node]) -> list[list[Node]]:
         """Branches that begin alike, directly or by way of others, together."""
-        groups: list[tuple[Ranges, list[Node]]] = []
+        same: dict[Ranges, list[Node]] = {}
         for branch in branches:
-            ranges, _ = self.of(branch)
+            same.setdefault(self.of(branch)[0], []).append(branch)
+        groups: list[tuple[Ranges, list[Node]]] = []
+        for ranges, members in same.items():
             alike = [group for group in groups if overlap(group[0], ranges)]
-            groups = [group for group in groups if group not in alike]
-            members = [member for group in alike for member in group[1]]
-            groups.append((merged([*ranges, *(part for group in alike for part in group[0])]), [*members, branch]))
+            for group in alike:
+                groups.remove(group)
+                members = [*group[1], *members]
+                ranges = merged([*group[0], *ranges])
+            groups.append((ranges, members))
         return [members for _, members in groups]
 
 

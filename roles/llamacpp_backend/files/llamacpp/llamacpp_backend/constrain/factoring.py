@@ -64,15 +64,16 @@ class _Factoring:
         return sequence(common, self._choice(tuple(dict.fromkeys(rests)), depth + 1))
 
     def _opened(self, branch: Node) -> List[Node]:
-        """The branch with the name of a rule at its head replaced by what the rule says."""
+        """The branch with what stands at its head opened: the name of a rule, or further branches."""
         head, *rest = _items(branch)
         if isinstance(head, Reference) and self._inlined < _MAX_INLINED:
             self._inlined += 1
             body = self._rules[head.name]
             bodies = body.branches if isinstance(body, Choice) else (body,)
             return [opened for body in bodies for opened in self._opened(sequence(body, *rest))]
-        if isinstance(branch, Choice):
-            return [opened for inner in branch.branches for opened in self._opened(inner)]
+        if isinstance(head, Choice) and self._inlined < _MAX_INLINED:
+            self._inlined += len(head.branches)
+            return [opened for inner in head.branches for opened in self._opened(sequence(inner, *rest))]
         return [branch]
 
 

@@ -69,11 +69,11 @@ class TrialProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        if _read(self._process, START_SECONDS) is None:
+        greeting = _read(self._process, START_SECONDS) or {}
+        if "ready" not in greeting:
             code = self._end()
-            raise Unavailable(
-                f"constraints (json_schema, grammar) can't be tried now: no process for it (status {code})"
-            )
+            reason = greeting.get("failed", f"it ended with status {code}")
+            raise Unavailable(f"json_schema and grammar can't be tried now, as there is no process for it: {reason}")
         return self._process
 
     def _end(self) -> int | None:

@@ -12,6 +12,9 @@ from .json_text import CHARACTER, SPACE, pair
 
 MAX_KEY_CHARS = 500  # of all properties of an object that others may join
 
+MAX_OPTIONAL = 64  # each may follow each one before it
+_IN_A_ROW = 8
+
 AddRule = Callable[[Node], Node]
 
 
@@ -29,6 +32,12 @@ def object_node(properties: List[Property], others: Node | None, add_rule: AddRu
 
     `add_rule` gives a node a name and answers with a reference to it.
     """
+    optional_ones = sum(not item.required for item in properties)
+    if optional_ones > MAX_OPTIONAL:
+        raise BadRequest(
+            f"json_schema: an object with {optional_ones} optional properties is not supported; allowed are "
+            f"{MAX_OPTIONAL}, and any number of required ones"
+        )
     endings: list[Node] = [NOTHING]  # of the object behind all its named properties, first or not
     first_endings: list[Node] = [NOTHING]
     if others is not None:
@@ -42,7 +51,8 @@ def object_node(properties: List[Property], others: Node | None, add_rule: AddRu
         branches = [sequence(",", SPACE, branch) for branch in _next_ones(properties, index, tails)]
         optional = not any(item.required for item in properties[index:])
         tail = choice([*branches, *endings] if optional else branches)
-        tails[index] = tail if len(branches) == 1 and not optional else add_rule(tail)
+        # Of required properties some in a row stay together, as a rule for each would be hard to read.
+        tails[index] = tail if len(branches) == 1 and not optional and index % _IN_A_ROW else add_rule(tail)
     optional = not any(item.required for item in properties)
     first = _next_ones(properties, 0, tails)
     return sequence("{", SPACE, choice([*first, *first_endings] if optional else first), "}")

@@ -15,17 +15,16 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import BadRequest
 from .compiling import gbnf_of
 
-CPU_SECONDS = 1.5  # for one constraint
-MAX_STEP_SECONDS = 0.25  # to test the whole vocabulary at one place of a text
-_WALKS = 2
-_STEPS = 12
-_WALK_SECONDS = 0.6
+CPU_SECONDS = 1.0  # for one constraint
+MAX_TOKEN_SECONDS = 25e-6  # on average, to test a token at one place of a text; 1 or 2 millionths are usual
+_STEPS = 8
+_SAMPLE = 2048  # tokens that stand for the vocabulary where a part of a grammar is tried
 _SPARE_BYTES = 512 * 2**20
 
 
@@ -33,9 +32,11 @@ def main(path: str) -> None:
     """Serve until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what native code prints must not stand among the answers
-    import llama_cpp as native  # the serving process must not load it twice, nor the front at all
-
-    vocabulary = Vocabulary(native, path)
+    try:
+        vocabulary = Vocabulary(path)
+    except Exception as error:  # whatever it is: the parent has no other way to learn of it
+        print(json.dumps({"failed": str(error) or repr(error)}), file=answers, flush=True)
+        return
     _limit_memory()
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
@@ -43,8 +44,8 @@ def main(path: str) -> None:
         # Native code can't be interrupted but by a signal that ends the process.
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
         try:
-            gbnf = gbnf_of(request["kind"], request["text"])
-            vocabulary.follow(request["kind"], gbnf)
+            gbnf, parts = gbnf_of(request["kind"], request["text"])
+            vocabulary.follow(request["kind"], gbnf, parts)
             answer = {"gbnf": gbnf}
         except BadRequest as error:
             answer = {"error": str(error)}
@@ -62,63 +63,74 @@ def _limit_memory() -> None:
 class Vocabulary:
     """The tokens of a model, and grammars that choose among them."""
 
-    def __init__(self, native: Any, path: str) -> None:
+    def __init__(self, path: str) -> None:
+        # Imported here alone: this module is part of a package that must not load llama.cpp anywhere else.
+        import llama_cpp as native
+
         self._native = native
         native.llama_backend_init()
         params = native.llama_model_default_params()
         params.vocab_only = True
         self._model = native.llama_model_load_from_file(path.encode(), params)
         if not self._model:
-            raise SystemExit(f"{path}: the vocabulary can't be loaded")
+            raise RuntimeError(f"{path}: the vocabulary can't be loaded")
         self._vocab = native.llama_model_get_vocab(self._model)
         self._size: int = native.llama_vocab_n_tokens(self._vocab)
-        self._data = (native.llama_token_data * self._size)()
-        self._blank = (native.llama_token_data * self._size)()
-        for token in range(self._size):
-            self._blank[token].id = token
-        self._ends = [bool(native.llama_vocab_is_eog(self._vocab, token)) for token in range(self._size)]
+        ends = {token for token in range(self._size) if native.llama_vocab_is_eog(self._vocab, token)}
+        tokens = [token for token in range(self._size) if token not in ends]
+        # The longest ones cost most: each of their characters is a place where ways may part.
+        by_length = sorted(tokens, key=self._length, reverse=True)
+        spread = tokens[:: max(1, 2 * len(tokens) // _SAMPLE)]
+        self._all = self._array(tokens)
+        self._sample = self._array(sorted({*by_length[: _SAMPLE // 2], *spread}))
 
-    def follow(self, kind: str, gbnf: str) -> None:
-        """Compile a grammar and follow it through a few texts. Raises BadRequest when it can't be or is slow."""
-        grammar = self._native.llama_sampler_init_grammar(self._vocab, gbnf.encode(), b"root")
-        if not grammar:
-            raise BadRequest(f"{kind} makes a grammar that llama.cpp does not take")
-        deadline = time.process_time() + _WALK_SECONDS
-        for walk in range(_WALKS):
-            self._native.llama_sampler_reset(grammar)
-            # Always the same texts: the same grammar is always taken or always refused.
-            chance = random.Random(walk)
-            for step in range(_STEPS):
-                begin = time.process_time()
-                allowed = self._allowed(grammar)
-                took = time.process_time() - begin
-                if took > MAX_STEP_SECONDS:
-                    raise BadRequest(
-                        f"{kind} is too slow to follow: {took * 1000:.0f} ms to find the next tokens after {step}; "
-                        f"allowed are {MAX_STEP_SECONDS * 1000:.0f}"
-                    )
-                if not allowed:
-                    if step == 0:
-                        raise BadRequest(f"{kind} allows no token of the model's vocabulary to begin a text")
-                    break
-                if time.process_time() > deadline:
-                    break
-                self._native.llama_sampler_accept(grammar, chance.choice(allowed))
-        self._native.llama_sampler_free(grammar)
+    def follow(self, kind: str, gbnf: str, parts: Sequence[str]) -> None:
+        """Compile a grammar and follow it through a text from each of some rules.
 
-    def _allowed(self, grammar: Any) -> list[int]:
-        """Tokens that may come next, without those that end a text."""
-        ctypes.memmove(self._data, self._blank, ctypes.sizeof(self._data))
-        array = self._native.llama_token_data_array(data=self._data, size=self._size, selected=-1, sorted=False)
+        Raises BadRequest when it can't be compiled, leads nowhere or is slow. Always the same texts: the same grammar
+        is always taken or always refused, but for the time it takes.
+        """
+        for part in parts:
+            grammar = self._native.llama_sampler_init_grammar(self._vocab, gbnf.encode(), part.encode())
+            if not grammar:
+                raise BadRequest(f"{kind} makes a grammar that llama.cpp does not take")
+            steps = self._walk(kind, grammar)
+            if part == "root" and not steps and not self._allowed(kind, grammar, self._all):
+                raise BadRequest(f"{kind} allows no token of the model's vocabulary to begin a text")
+            self._native.llama_sampler_free(grammar)
+
+    def _walk(self, kind: str, grammar: Any) -> int:
+        """Follow one text; how many tokens it has come to have."""
+        chance = random.Random(0)
+        for step in range(_STEPS):
+            allowed = self._allowed(kind, grammar, self._sample)
+            if not allowed:
+                return step
+            self._native.llama_sampler_accept(grammar, chance.choice(allowed))
+        return _STEPS
+
+    def _allowed(self, kind: str, grammar: Any, blank: Any) -> list[int]:
+        """Those of the tokens in `blank` that may come next. Raises BadRequest when that takes long to find out."""
+        data = type(blank).from_buffer_copy(blank)
+        array = self._native.llama_token_data_array(data=data, size=len(data), selected=-1, sorted=False)
+        begin = time.process_time()
         self._native.llama_sampler_apply(grammar, ctypes.byref(array))
-        return [token for token in self._open(self._data) if not self._ends[token]]
+        took = (time.process_time() - begin) / len(data)
+        if took > MAX_TOKEN_SECONDS:
+            raise BadRequest(
+                f"{kind} is too slow to follow: {took * 1e6:.0f} us to test one token; allowed are "
+                f"{MAX_TOKEN_SECONDS * 1e6:.0f}"
+            )
+        return [candidate.id for candidate in data if candidate.logit == 0]
 
-    def _open(self, data: Any) -> Iterator[int]:
-        """Tokens that were not refused."""
-        import numpy as np
+    def _array(self, tokens: Sequence[int]) -> Any:
+        data = (self._native.llama_token_data * len(tokens))()
+        for place, token in enumerate(tokens):
+            data[place].id = token
+        return data
 
-        floats = np.frombuffer(data, dtype=np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")]))
-        yield from np.flatnonzero(floats["logit"] == 0).tolist()
+    def _length(self, token: int) -> int:
+        return len(self._native.llama_vocab_get_text(self._vocab, token) or b"")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def check_width(rules: Rules) -> None:
     if width > MAX_WIDTH:
         raise BadRequest(
             f"json_schema leaves {width} ways open at once to read a text; allowed are {MAX_WIDTH}: "
-            "let the alternatives of anyOf and oneOf begin with a property that tells them apart"
+            "let alternatives (anyOf, oneOf, enum) differ early, by a required property that comes first"
         )
 
 
@@ -94,7 +94,7 @@ class _Width:
                 if alike and self._component[name] == self._component[reference]:
                     raise BadRequest(
                         "json_schema refers to itself inside alternatives (anyOf, oneOf) that begin alike: let them "
-                        "begin with a required property that tells them apart"
+                        "differ early, by a required property that comes first"
                     )
 
     def of_root(self) -> int:
