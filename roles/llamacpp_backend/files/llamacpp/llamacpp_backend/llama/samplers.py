@@ -137,6 +137,8 @@ class ChainSampler:
 
     def __init__(self, model: Model, tools: Tools, sampling: Sampling, prompt: Sequence[int], n_ctx: int) -> None:
         """Build the chain. Penalties count `prompt`; `n_ctx`: their longest window. Raises BadRequest."""
+        if sampling.json_schema is not None:
+            raise EngineFailure("json_schema has not been made a grammar; samplers take no other constraint")
         self.seed: int | None = None
         self._candidates = tools.candidates
         self._logprobs = sampling.logprobs
@@ -249,20 +251,18 @@ class ChainSampler:
     def _draw_from(self, array: npt.NDArray[np.void]) -> int:
         if not self._chain:
             return int(array["id"][array["logit"].argmax()])
-        selected, size = _apply(self._chain, array, self._calls)
-        if not 0 <= selected < size:
-            raise EngineFailure(f"llama.cpp's samplers chose candidate {selected} of {size}")
-        return int(array["id"][selected])
+        view = _apply(self._chain, array, self._calls)
+        if not 0 <= view.selected < view.size:
+            raise EngineFailure(f"llama.cpp's samplers chose candidate {view.selected} of {view.size}")
+        return int(view.data[view.selected].id)  # some samplers move the beginning, so not array[selected]
 
 
-def _apply(sampler: Any, array: npt.NDArray[np.void], calls: Any) -> tuple[int, int]:
-    """Let a sampler or a chain work on candidates in place; returns the selected index and how many are left."""
+def _apply(sampler: Any, array: npt.NDArray[np.void], calls: Any) -> Any:
+    """Let a sampler or a chain work on candidates in place; returns its view of what is left of them."""
     data = ctypes.cast(array.ctypes.data, native.llama_token_data_p)
     view = native.llama_token_data_array(data=data, size=len(array), selected=-1, sorted=False)
     calls.llama_sampler_apply(sampler, ctypes.byref(view))
-    if ctypes.cast(view.data, ctypes.c_void_p).value != array.ctypes.data:
-        raise EngineFailure("llama.cpp's samplers have moved the candidates")
-    return view.selected, view.size
+    return view
 
 
 def _enough(sampling: Sampling) -> int:
@@ -286,7 +286,9 @@ def _biases(model: Model, sampling: Sampling) -> dict[int, float]:
 
 
 def _grammar(model: Model, text: str) -> Any:
-    """A grammar's sampler; its text has passed `constrain`. Raises BadRequest."""
+    """A grammar's sampler; its text is what `constrain` has written. Raises BadRequest."""
+    if not text or "\0" in text:  # llama.cpp would take it for no grammar at all
+        raise BadRequest(f"the grammar can't be read: it is {text[:40]!r}; allowed is GBNF text")
     grammar = native.llama_sampler_init_grammar(model.vocab, text.encode(), b"root")
     if not grammar:
         raise BadRequest(f"the grammar can't be read: {log.last_errors()}")
