@@ -61,7 +61,9 @@ class Faults:
     copy: set[int] = field(default_factory=set)
     sample: set[int] = field(default_factory=set)
 
-    def __bool__(self) -> bool:
+    @property
+    def can_fail_jobs(self) -> bool:
+        """Whether an answer may end with an error because of them."""
         return bool(self.no_room or self.failed or self.sample)
 
 
@@ -91,7 +93,7 @@ class FakeRunner:
         self.n_batch = n_batch
         self.n_cells = n_cells or n_slots * n_ctx
         self.can_rewind = can_rewind
-        self.faults = faults or Faults()
+        self.faults = Faults() if faults is None else faults
         self.violations: list[str] = []
         self.steps: list[list[Chunk]] = []  # those that worked
         self.samplers: list[FakeSampler] = []

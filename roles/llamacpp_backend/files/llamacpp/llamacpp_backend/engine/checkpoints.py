@@ -25,7 +25,8 @@ def prefill_marks(tokens: Sequence[int], is_end: Callable[[int], bool], every: i
             marks.append(position)
 
     turns = [at + 1 for at, token in enumerate(tokens[:last]) if is_end(token)]
-    for position in [*reversed(turns[-MAX_TURNS:]), *turns[:1]]:
+    # The system prompt's end before all others: a short first question ends close by, and the next one is another.
+    for position in [*turns[:1], *reversed(turns[-MAX_TURNS:])]:
         add(position, TURN_SPACING)
     if not any(mark > last - TAIL for mark in marks):
         add(last + 1 - TAIL, SPACING)

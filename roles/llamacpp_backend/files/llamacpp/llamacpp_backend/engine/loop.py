@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class Engine:
         self._log_error = log_error
         self._core = Core(runner, limits, self.metrics, time.monotonic, log_error)
         self._wake = threading.Condition()
-        self._inbox: list[tuple[Job, float]] = []
+        self._inbox: deque[tuple[Job, float]] = deque()
         self._cancelled: list[Job] = []
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="llamacpp-engine")
@@ -97,8 +98,10 @@ class Engine:
             raise BadRequest(f"the prompt has {len(job.prompt)} tokens; allowed are 1 to {n_ctx - 1} (n_ctx - 1)")
 
     def _run(self) -> None:
-        while self._take_in():
+        while True:
             try:
+                if not self._take_in():
+                    return
                 self._core.turn()
             except Exception as error:  # whatever it is, every job gets its final answer and the next one is served
                 self._log_error(f"the engine failed: {error!r}")
@@ -112,12 +115,9 @@ class Engine:
                 if self._is_closing:
                     return False
                 self._wake.wait()
-            if not (self._inbox or self._cancelled):
-                return True
-            inbox, self._inbox = self._inbox, []
+            while self._inbox:
+                core.accept(*self._inbox.popleft())
             cancelled, self._cancelled = self._cancelled, []
-            for job, arrived_at in inbox:
-                core.accept(job, arrived_at)
         for job in cancelled:
             core.cancel(job)
         return True

@@ -101,7 +101,7 @@ class PromptCache:
         if leader is not None:
             source = _NOTHING
         taken = source.place if isinstance(source.place, Slot) and source.place.owner is None else None
-        slot = taken or next(slot for slot in self._slots if slot.owner is None)
+        slot = taken or self._spare()
         if taken is None and not source.length and leader is None:
             source = self._in_place(slot, answer)
         self._fill(slot, answer, source)
@@ -178,6 +178,14 @@ class PromptCache:
 
     def _offers(self, answer: Answer) -> bool:
         return answer.sampling.cache_prompt
+
+    def _spare(self) -> Slot:
+        """The idle slot to overwrite: the lowest, as slots in a row are computed together. What it holds is saved.
+
+        Without memory for that it is the one that was not used for the longest time.
+        """
+        idle = [slot for slot in self._slots if slot.owner is None]
+        return idle[0] if self._limits.n_bytes else min(idle, key=lambda slot: slot.used)
 
     def _touch(self, slot: Slot) -> None:
         self._uses += 1
@@ -326,8 +334,8 @@ class PromptCache:
 
     def _save(self, slot: Slot, keeps: int) -> None:
         """Save what an idle slot holds before all but its first `keeps` tokens are lost, if it is worth it."""
-        lost = slot.length - keeps
-        if slot.is_private or lost < self._limits.min_save or slot.length >= self._too_long or self._is_saved(slot):
+        is_worth_it = slot.length - keeps >= self._limits.min_save and not slot.is_private
+        if not is_worth_it or not self._limits.n_bytes or slot.length >= self._too_long or self._is_saved(slot):
             return
         tokens, state = slot.tokens[: slot.length], self._runner.save(slot.index)
         n_bytes = entry_bytes(tokens, state)
