@@ -95,7 +95,11 @@ _COUNTS = {  # keys under the architecture's prefix, with what is allowed where 
     "ssm.group_count": (0, 2**12),
     "ssm.inner_size": (0, 2**20),
     "ssm.time_step_rank": (0, 2**20),
+    "rope.dimension_count": (0, 2**16),
+    "rope.dimension_sections": (0, 2**16),
     "expert_count": (0, 1024),
+    "expert_used_count": (0, 1024),
+    "expert_feed_forward_length": (0, 2**24),
     "nextn_predict_layers": (0, 512),
 }
 _BY_NUMBER = {kind.number: kind for kind in _TYPES.values()}
@@ -217,7 +221,8 @@ def _read(path: Path, limit: int) -> tuple[bytes, int]:
         kind = path.stat().st_mode
         if stat.S_ISREG(kind):
             with path.open("rb") as file:
-                return file.read(limit), os.fstat(file.fileno()).st_size
+                size = os.fstat(file.fileno()).st_size
+                return file.read(min(limit, size)), size
     except OSError as error:
         raise LoadError(f"{path}: can't be read: {error.strerror}") from error
     raise LoadError(f"{path}: can't be read: {'Is a directory' if stat.S_ISDIR(kind) else 'it is no regular file'}")
@@ -374,7 +379,7 @@ def _relations(header: Header) -> Iterator[tuple[str, object, bool, str]]:
     sections = header.values.get(f"{header.architecture}.rope.dimension_sections", [])
     if head and isinstance(sections, list):
         words = f"a list of integers, together at most {head} (the length of a head)"
-        yield "rope.dimension_sections", sections, sum(sections) <= head and min(sections, default=0) >= 0, words
+        yield "rope.dimension_sections", sections, sum(sections) <= head, words
     used, experts = header.number("expert_used_count"), header.number("expert_count")
     words = f"an integer from {min(experts, 1)} to {experts} (expert_count)"
     yield "expert_used_count", used, min(experts, 1) <= used <= experts, words
