@@ -9,18 +9,21 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asking import N_CTX, Asker
 from llamacpp_backend.chat import ChatTemplate
+from llamacpp_backend.engine.core import EngineLimits
+from llamacpp_backend.engine.loop import Engine
+from llamacpp_backend.engine.prompt_cache import CacheLimits
 from llamacpp_backend.prompts import PromptEncoder
 
 if TYPE_CHECKING:
     from llamacpp_backend.llama.model import Model as LlamaModel
     from llamacpp_backend.llama.runner import LlamaRunner
-    from llamacpp_backend.runtime import Model, Runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "unit" / "backend" / "fakes"))  # Triton's utilities, for the whole backend
@@ -28,10 +31,10 @@ DEMO = ROOT / "files" / "demo_model"
 STORE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triton-llamacpp" / "wheels"
 # What /proc/cpuinfo must show before a wheel of this CPU target may be loaded: it would end the process.
 NEEDED_FLAG = {"x86-64-v2": "sse4_2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f"}
-N_CTX = 1024
 
 Child = Callable[[str], subprocess.CompletedProcess[str]]
 OpenRunner = Callable[..., "LlamaRunner"]
+OpenAsker = Callable[..., Asker]
 
 
 def usable_wheels() -> list[Path]:
@@ -59,30 +62,6 @@ def wheel_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         wheel.extractall(directory)
     sys.path.insert(0, str(directory))
     return directory
-
-
-@pytest.fixture(scope="session")
-def runtime_module(wheel_directory: Path) -> ModuleType:
-    """`llamacpp_backend.runtime`, which imports llama_cpp."""
-    from llamacpp_backend import runtime
-
-    return runtime
-
-
-@pytest.fixture(scope="session")
-def model(runtime_module: ModuleType) -> Iterator[Model]:
-    """The demo model."""
-    model: Model = runtime_module.Model(DEMO / "demo.gguf", lambda _level, _line: None)
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="session")
-def runtime(runtime_module: ModuleType, model: Model) -> Iterator[Runtime]:
-    """A context on the demo model, with the product's batch size."""
-    runtime: Runtime = runtime_module.Runtime(model, n_ctx=N_CTX, n_batch=256, n_threads=1)
-    yield runtime
-    runtime.close()
 
 
 @pytest.fixture(scope="session")
@@ -119,10 +98,24 @@ def open_runner(llama: dict[str, LlamaModel]) -> Iterator[OpenRunner]:
         runner.close()
 
 
-@pytest.fixture(scope="session")
-def encoder(model: Model) -> PromptEncoder:
-    """Prompts and chats to tokens, as the product does it."""
-    return PromptEncoder(model, ChatTemplate(model.chat_renderer(), model.control_strings()), N_CTX)
+@pytest.fixture(scope="module")
+def open_asker(llama: dict[str, LlamaModel]) -> Iterator[OpenAsker]:
+    """Opens engines, closed after the module: name of the model, `cache_bytes`, and what differs of the context."""
+    from llamacpp_backend.llama.runner import ContextOptions, LlamaRunner
+
+    with ExitStack() as opened:
+
+        def open_one(name: str, cache_bytes: int = 64 * 2**20, checkpoint_every: int = 256, **options: Any) -> Asker:
+            model = llama[name]
+            runner = LlamaRunner(model, ContextOptions(**{"n_ctx": N_CTX, "n_slots": 8, "n_batch": 256, **options}))
+            opened.callback(runner.close)
+            errors: list[str] = []
+            engine = Engine(runner, EngineLimits(64, CacheLimits(cache_bytes, checkpoint_every)), errors.append)
+            opened.callback(engine.close)
+            chat = ChatTemplate(model.chat_renderer(), model.control_strings())
+            return Asker(PromptEncoder(model, chat, runner.n_ctx), engine, runner.n_ctx)
+
+        yield open_one
 
 
 @pytest.fixture(scope="session")

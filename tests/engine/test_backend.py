@@ -7,12 +7,11 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import triton_python_backend_utils as pb_utils
-from llamacpp_backend import engine_model
+from llamacpp_backend import opening
 from llamacpp_backend.errors import EngineFailure, LoadError
 from llamacpp_backend.link import EngineClient
 from llamacpp_backend.requests import RawRequest
@@ -39,7 +38,7 @@ def place(directory: Path, kind: str = "engine", **changes: Any) -> dict[str, st
 
 
 @pytest.fixture
-def open_model(runtime_module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+def open_model(wheel_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Loads model.py and initializes it; finalizes at the end."""
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
@@ -96,14 +95,20 @@ def test_requests(open_model: Open) -> None:
 def test_request_of_a_front(open_model: Open) -> None:
     open_model(defaults={"temperature": 0.0})
     raw = RawRequest({"prompt": KNOWN["question"]}, {"max_tokens": 512})
-    answer, summary = EngineClient("demo_stream", 1).ask(raw, lambda: False)
-    assert (answer, summary.finish_reason) == (KNOWN["answer"], "stop")
+    answer = EngineClient("demo_stream", 1).ask(raw, lambda: False)
+    assert (answer["text_output"], answer["finish_reason"]) == ([KNOWN["answer"]], ["stop"])
 
 
 def test_load_line_says_what_was_computed(open_model: Open) -> None:
     open_model()
     (line,) = [line for level, line in pb_utils.Logger.lines if level == "info"]
-    for part in ("architecture qwen3", "n_ctx 4096 (computed", "n_batch 256", "threads 1 (computed", "queue_size 64"):
+    for part in (
+        "architecture qwen3",
+        "n_ctx 4096 for each of 4",
+        "n_batch 512",
+        "threads 1 (computed",
+        "queue_size 64",
+    ):
         assert part in line
 
 
@@ -131,42 +136,34 @@ def test_unload_lets_accepted_requests_end(open_model: Open) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"engine": {"n_ctx": 1_048_576}}, "n_ctx 1048576 needs .* MiB for the KV cache"),
+        ({"engine": {"n_ctx": 1_048_576}}, r"n_ctx 1048576 for n_parallel \d+ needs .* MiB of memory"),
         ({"engine": {"n_ctx": 0}, "defaults": {"max_tokens": 5000}}, r"defaults: max_tokens is 5000; .* \(n_ctx\)"),
     ],
 )
-def test_load_that_fails_frees_the_model(
-    open_model: Open, monkeypatch: pytest.MonkeyPatch, runtime_module: ModuleType, changes: dict[str, Any], words: str
+def test_load_that_can_be_refused_before_llama_cpp_is(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
 ) -> None:
-    monkeypatch.setattr(engine_model, "available_memory", lambda: 512 * 2**20)
-    closed: list[Any] = []
-    close = runtime_module.Model.close
-
-    def note(model: Any) -> None:
-        closed.append(model)
-        close(model)
-
-    monkeypatch.setattr(runtime_module.Model, "close", note)
+    monkeypatch.setattr(opening, "available_memory", lambda: 512 * 2**20)
     with pytest.raises(LoadError, match=words):
         open_model(**changes)
-    assert [model.handle for model in closed] == [None]
 
 
-def test_failed_warm_up_frees_the_context_before_the_model(
-    open_model: Open, monkeypatch: pytest.MonkeyPatch, runtime_module: ModuleType
-) -> None:
-    def fail(_runtime: Any) -> None:
+def test_failed_warm_up_frees_the_context_before_the_model(open_model: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llamacpp_backend.llama.model import Model
+    from llamacpp_backend.llama.runner import LlamaRunner
+
+    def fail(_runner: Any) -> None:
         raise EngineFailure("no warm-up")
 
     closed: list[str] = []
-    for part in (runtime_module.Runtime, runtime_module.Model):
+    for part in (LlamaRunner, Model):
 
         def note(opened: Any, close: Any = part.close, name: str = part.__name__) -> None:
             closed.append(name)
             close(opened)
 
         monkeypatch.setattr(part, "close", note)
-    monkeypatch.setattr(runtime_module.Runtime, "warm_up", fail)
+    monkeypatch.setattr(LlamaRunner, "warm_up", fail)
     with pytest.raises(EngineFailure, match="no warm-up"):
         open_model()
-    assert closed == ["Runtime", "Model"]
+    assert closed == ["LlamaRunner", "Model"]

@@ -66,7 +66,7 @@ def test_stop_as_input_and_as_parameter() -> None:
 
 
 def test_unknown_parameter_lists_also_stream() -> None:
-    allowed = ", ".join((*SAMPLING_NAMES, "stream"))
+    allowed = ", ".join((*SAMPLING_NAMES, "tools", "chat_template_kwargs", "stream"))
     assert refusal({"prompt": "x"}, best_of=2) == f"unknown parameter 'best_of'; allowed are {allowed}"
 
 
@@ -96,3 +96,14 @@ def test_front_hands_a_request_on_without_stream() -> None:
 def test_front_refuses_stream(value: object) -> None:
     with pytest.raises(BadRequest, match=r"stream is .*; this model answers once: allowed is false"):
         for_engine(RawRequest({}, {"stream": value}))
+
+
+@pytest.mark.parametrize("name", ["tools", "chat_template_kwargs"])
+def test_what_a_template_gets(name: str) -> None:
+    assert getattr(parse({"messages": "[]", name: "{}"}), name) == "{}"
+    assert getattr(parse({"messages": "[]"}, **{name: "{}"}), name) == "{}"
+    assert getattr(parse({"messages": "[]"}), name) == ""
+    assert refusal({"prompt": "x", name: "{}"}) == (
+        f"{name} is given with prompt; it belongs to messages, for which a template is used"
+    )
+    assert refusal({"messages": "[]"}, **{name: True}) == f"{name} is bool; allowed is JSON text in a string"
