@@ -1,24 +1,22 @@
-"""Chats: what a user wrote stays text, and messages that can't be rendered are the client's mistake."""
+"""Chats: what a client wrote stays text, and what can't be rendered is the client's mistake."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llamacpp_backend.chat import ChatTemplate, NoChatTemplate, Segment
+from llamacpp_backend.chat import MAX_CHAT_BYTES, ChatTemplate, NoChatTemplate, Segment
 from llamacpp_backend.errors import BadRequest
-from llamacpp_backend.parameters import parse_sampling
-from llamacpp_backend.prompts import PromptEncoder
-from llamacpp_backend.requests import GenerateRequest
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|im", ""]
 
 
-def render(messages: Sequence[Mapping[str, Any]]) -> str:
+def render(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
     if messages[-1]["role"] != "user":
         raise ValueError(f"the last message is by {messages[-1]['role']}")
     turns = [f"<|im_start|>{item['role']}\n{item['content']}<|im_end|>\n" for item in messages]
@@ -44,7 +42,7 @@ def test_control_strings_of_a_user_are_text() -> None:
     ]
 
 
-PARTS = st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im", "_end|>", "<", "|", "\ue000", "0:\ue001", "x"]))
+PARTS = st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im", "_end|>", "<", "|", "hidden", "n0n", "x"]))
 
 
 @given(PARTS.map("".join))
@@ -60,7 +58,7 @@ def test_no_control_string_of_a_user_is_special(text: str) -> None:
 
 def test_control_strings_in_other_places_are_text_too() -> None:
     message = {"role": "user", "content": "hi", "name": "<|im_end|>"}
-    template = ChatTemplate(lambda messages: f"{messages[0]['name']}{messages[0]['content']}", CONTROL)
+    template = ChatTemplate(lambda messages, tools: f"{messages[0]['name']}{messages[0]['content']}", CONTROL)
     segments = template.prompt(json.dumps([message]))
     assert segments == [Segment("<|im_end|>", special=False), Segment("hi", special=True)]
 
@@ -90,6 +88,8 @@ def test_refusal_of_the_template_is_the_clients_mistake() -> None:
         ('[{"role": "user", "content": "x"}, 1]', "messages[1] is a number"),
         ('[{"content": "x"}]', "messages[0].role is missing or null"),
         ('[{"role": 1, "content": "x"}]', "messages[0].role is a number"),
+        ('[{"role": "", "content": "x"}]', "messages[0].role is ''"),
+        ('[{"role": "a|>", "content": "x"}]', "messages[0].role is 'a|>'"),
         ('[{"role": "user"}]', "messages[0].content is missing or null"),
         ('[{"role": "user", "content": null}]', "messages[0].content is missing or null"),
         ('[{"role": "user", "content": {}}]', "messages[0].content is an object"),
@@ -100,7 +100,7 @@ def test_messages_refused(text: str, words: str) -> None:
     with pytest.raises(BadRequest) as caught:
         ChatTemplate(render, CONTROL).prompt(text)
     assert str(caught.value).startswith(words)
-    assert "; allowed is a" in str(caught.value)
+    assert re.search("; allowed (is a|are up to)", str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -128,54 +128,204 @@ def test_model_without_a_template() -> None:
         NoChatTemplate("no template").prompt("[]")
 
 
-class Tokenizer:
-    """One token a character, with a begin token (1); notes how it was called."""
-
-    bos_text = "<s>"
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, bool, bool]] = []
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        self.calls.append((text, add_special, parse_special))
-        return [1] * add_special + [ord(character) for character in text]
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}
+]
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": [2, "<|im_end|>"]}'}}
+CALLING = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
 
-def encode(text: str, *, is_chat: bool = False, n_ctx: int = 100, render: Any = render) -> tuple[Tokenizer, list[int]]:
-    tokenizer = Tokenizer()
-    encoder = PromptEncoder(tokenizer, ChatTemplate(render, CONTROL), n_ctx)
-    request = GenerateRequest(text, is_chat, parse_sampling({}, {}, n_ctx), stream=False)
-    return tokenizer, encoder.encode(request)
+def dump(messages: Sequence[Mapping[str, Any]], tools: Any = None, **names: Any) -> str:
+    """A template that puts down all that it gets."""
+    return json.dumps([messages, tools, names])
 
 
-def test_raw_prompt_is_plain_text_after_one_begin_token() -> None:
-    tokenizer, tokens = encode("<|im_end|>")
-    assert tokenizer.calls == [("<|im_end|>", True, False)]
-    assert tokens[0] == 1
+def seen(template: Any, messages: Any, tools: Any = None, **names: Any) -> list[Any]:
+    """What the template got, control strings and all."""
+    segments = ChatTemplate(template, CONTROL).prompt(
+        json.dumps(messages), "" if tools is None else json.dumps(tools), json.dumps(names) if names else ""
+    )
+    loaded: list[Any] = json.loads("".join(segment.text for segment in segments))
+    return loaded
 
 
-def test_chat_has_one_begin_token_and_keeps_user_text_plain() -> None:
-    tokenizer, tokens = encode('[{"role": "user", "content": "a<|im_end|>"}]', is_chat=True)
-    assert [call[1:] for call in tokenizer.calls] == [(True, True), (False, False), (False, True)]
-    assert tokens.count(1) == 1
+def test_tools_and_arguments_reach_the_template() -> None:
+    messages, tools, names = seen(dump, CALLING, TOOLS, enable_thinking=False, effort="high")
+    assert messages[1]["content"] == ""
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1, "b": [2, "<|im_end|>"]}
+    assert tools == TOOLS
+    assert names == {"enable_thinking": False, "effort": "high"}
+    assert seen(dump, CALLING)[1:] == [None, {}]
+    assert seen(dump, CALLING, [])[1] is None
 
 
-def test_begin_token_that_the_template_writes_is_not_doubled() -> None:
-    tokenizer, _ = encode('[{"role": "user", "content": "a"}]', is_chat=True, render=lambda _messages: "<s>a")
-    assert tokenizer.calls == [("<s>a", False, True)]
-    tokenizer, _ = encode("<s>a")
-    assert tokenizer.calls == [("<s>a", True, False)], "in a raw prompt it is text"
+def test_control_strings_in_tools_and_arguments_are_text() -> None:
+    tools = [{"type": "function", "function": {"name": "<|im_start|>system", "description": "<|im_end|>"}}]
+    template = ChatTemplate(dump, CONTROL)
+    segments = template.prompt(json.dumps(CALLING), json.dumps(tools), '{"name": ["<|im_end|>"]}')
+    plain = [segment.text for segment in segments if not segment.special]
+    assert sorted(plain) == ["<|im_end|>"] * 3 + ["<|im_start|>"]  # one of them in the call's arguments
+    assert all("<|im" not in segment.text for segment in segments if segment.special)
 
 
-def test_longest_prompt() -> None:
-    assert len(encode("x" * 98)[1]) == 99
-    with pytest.raises(BadRequest, match=r"the prompt has 100 tokens; allowed are at most 99, since .* 100 tokens"):
-        encode("x" * 99)
+def test_template_for_tools_is_used_with_tools_only() -> None:
+    template = ChatTemplate(dump, CONTROL, lambda messages, tools, **names: f"tools: {tools}")
+    assert template.prompt(json.dumps(CALLING))[0].text.startswith("[[")
+    assert template.prompt(json.dumps(CALLING), json.dumps(TOOLS))[0].text.startswith("tools: [{")
+    assert template.prompt(json.dumps(CALLING), "[]")[0].text.startswith("[[")
 
 
-def test_chat_that_renders_to_nothing() -> None:
-    tokenizer = Tokenizer()
-    encoder = PromptEncoder(tokenizer, ChatTemplate(lambda _messages: "", CONTROL), 100)
-    request = GenerateRequest('[{"role": "user", "content": "a"}]', True, parse_sampling({}, {}, 100), stream=False)
-    with pytest.raises(BadRequest, match="the prompt has no tokens"):
-        encoder.encode(request)
+def test_template_without_a_place_for_tools() -> None:
+    with pytest.raises(BadRequest, match="tools are given, and the model's chat template has no place for them"):
+        ChatTemplate(render, CONTROL).prompt('[{"role": "user", "content": "x"}]', json.dumps(TOOLS))
+
+
+def wants_text(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+    return "|".join("" + str(item["content"]) for item in messages)
+
+
+def joins(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+    return "|".join(item["content"] + "" for item in messages)
+
+
+def wants_parts(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+    return "|".join("+".join(part["text"] for part in item["content"]) for item in messages)
+
+
+def takes_both(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+    both = ([{"text": item["content"]}] if isinstance(item["content"], str) else item["content"] for item in messages)
+    return "|".join("+".join(part["text"] for part in content) for content in both)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [(wants_text, "a\nb|c"), (joins, "a\nb|c"), (wants_parts, "a+b|c"), (takes_both, "a+b|c")],
+)
+def test_parts_of_a_content_as_the_template_takes_them(template: Any, expected: str) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "user", "content": parts}, {"role": "user", "content": "c"}]
+    assert ChatTemplate(template, []).prompt(json.dumps(messages)) == [Segment(expected, special=True)]
+
+
+def test_parts_that_are_a_control_string_side_by_side() -> None:
+    parts = [{"type": "text", "text": "a<|im_"}, {"type": "text", "text": "end|>"}]
+    with pytest.raises(BadRequest, match=r"messages\[1\].content has parts that make a control string together"):
+        ChatTemplate(wants_parts, ["<|im_end|>"]).prompt(
+            json.dumps([{"role": "user", "content": "c"}, {"role": "user", "content": parts}])
+        )
+    whole = [{"role": "user", "content": [{"type": "text", "text": "<|im_end|>"}, {"type": "text", "text": "x"}]}]
+    segments = ChatTemplate(wants_parts, ["<|im_end|>"]).prompt(json.dumps(whole))
+    assert segments[0] == Segment("<|im_end|>", special=False)
+
+
+def test_arguments_as_text_where_the_template_puts_them_down_as_they_are() -> None:
+    def template(messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+        calls = [call for item in messages for call in item.get("tool_calls", ())]
+        return "".join(item["content"] for item in messages) + "".join(c["function"]["arguments"] + "!" for c in calls)
+
+    segments = ChatTemplate(template, []).prompt(json.dumps(CALLING))
+    assert segments == [Segment('x{"a": 1, "b": [2, "<|im_end|>"]}!', special=True)]
+
+
+def test_size_of_a_chat() -> None:
+    messages = json.dumps([{"role": "user", "content": "x"}])
+    padding = " " * (MAX_CHAT_BYTES - len(messages) - 4)
+    template = ChatTemplate(dump, CONTROL)
+    template.prompt(messages + padding, "[]", "{}")
+    with pytest.raises(BadRequest, match=f"have {MAX_CHAT_BYTES + 1} bytes together; allowed are at most"):
+        template.prompt(messages + padding + " ", "[]", "{}")
+
+
+def refused(messages: str = '[{"role": "user", "content": "x"}]', tools: str = "", kwargs: str = "") -> str:
+    with pytest.raises(BadRequest) as caught:
+        ChatTemplate(dump, CONTROL).prompt(messages, tools, kwargs)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            {"content": [{"type": "image_url", "image_url": {}}]},
+            "messages[0].content[0].type is 'image_url'; allowed is",
+        ),
+        ({"content": ["x"]}, "messages[0].content[0] is a string; allowed is an object"),
+        ({"content": [{"type": "text"}]}, "messages[0].content[0].text is missing or null; allowed is a string"),
+        ({"tool_calls": "x"}, "messages[0].tool_calls is a string; allowed is a list"),
+        ({"tool_calls": [1]}, "messages[0].tool_calls[0] has no function with a name; allowed is"),
+        ({"tool_calls": [{"function": {}}]}, "messages[0].tool_calls[0] has no function with a name; allowed is"),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            "messages[0].tool_calls[0].function.arguments is not JSON",
+        ),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
+            "messages[0].tool_calls[0].function.arguments is a list; allowed is JSON text of an object",
+        ),
+        ({"tool_calls": [], "content": None}, "messages[0].content is missing or null"),
+        ({"content": "x", "extra": float("nan")}, "messages is not JSON (NaN is no JSON value)"),
+    ],
+)
+def test_messages_with_parts_and_calls_refused(message: dict[str, Any], words: str) -> None:
+    assert refused(json.dumps([{"role": "assistant", **message}])).startswith(words)
+
+
+def test_many_or_deep_messages() -> None:
+    assert refused(json.dumps([{"role": "user", "content": "x"}] * 2049)) == (
+        "messages has 2049 messages; allowed are at most 2048"
+    )
+    deep = '[{"role": "user", "content": "x", "extra": ' + "[" * 70 + "]" * 70 + "}]"
+    assert refused(deep) == "messages is nested more than 64 deep; allowed are at most 64"
+
+
+@pytest.mark.parametrize(
+    ("tools", "words"),
+    [
+        ("x", "tools is not JSON"),
+        ("{}", "tools is an object; allowed is a JSON list"),
+        ('[{"type": "function"}]', "tools[0] has no function with a name"),
+        ('[{"function": {"name": 1}}]', "tools[0] has no function with a name"),
+        ("[1]", "tools[0] has no function with a name"),
+        (json.dumps(TOOLS * 257), "tools has 257 tools; allowed are at most 256"),
+        ('[{"function": {"name": "\\ud800"}}]', "tools holds half of a surrogate pair"),
+    ],
+)
+def test_tools_refused(tools: str, words: str) -> None:
+    assert refused(tools=tools).startswith(words)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "functions", "function_call"),
+        *("tool_choice", "raise_exception", "strftime_now", "self", "loop"),
+        *("", "a b", "__class__", "1a", "x" * 65, "<|im_end|>"),
+    ],
+)
+def test_names_that_a_template_must_not_get_from_a_client(name: str) -> None:
+    assert refused(kwargs=json.dumps({name: 1})).startswith("chat_template_kwargs has the name ")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ("x", "chat_template_kwargs is not JSON"),
+        ("[]", "chat_template_kwargs is an empty list; allowed is a JSON object"),
+        ("7", "chat_template_kwargs is a number; allowed is a JSON object"),
+        (
+            json.dumps({f"n{number}": 1 for number in range(65)}),
+            "chat_template_kwargs has 65 names; allowed are at most",
+        ),
+    ],
+)
+def test_arguments_of_the_template_refused(kwargs: str, words: str) -> None:
+    assert refused(kwargs=kwargs).startswith(words)
+
+
+def test_long_refusal_of_a_template_is_shortened() -> None:
+    def template(messages: Any, tools: Any = None) -> str:
+        raise ValueError("x" * 1_000_000)
+
+    with pytest.raises(BadRequest) as caught:
+        ChatTemplate(template, []).prompt('[{"role": "user", "content": "x"}]')
+    assert len(str(caught.value)) < 600

@@ -1,7 +1,8 @@
 """Chat messages -> prompt, by the model's own template.
 
-Text that a user wrote never becomes a control token: each control string in a message is replaced by a placeholder
-before the template runs, and comes back as a segment of its own that is tokenized as plain text.
+Text that a client wrote never becomes a control token: each control string in messages, tools and template arguments
+is replaced by a placeholder before the template runs, and comes back as a segment of its own that is tokenized as
+plain text.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .chat_input import parse_kwargs, parse_messages, parse_tools
 from .errors import BadRequest
 
-Render = Callable[[list[dict[str, Any]]], str]
+# (messages, tools=..., and by name what else the template asks for) -> prompt; raises whatever the template raises.
+Render = Callable[..., str]
+
+MAX_CHAT_BYTES = 4 * 2**20  # of messages, tools and template arguments together: a template can't be interrupted
 
 
 @dataclass(frozen=True)
@@ -27,21 +32,38 @@ class Segment:
 
 
 class ChatTemplate:
-    """The model's template. `render` takes messages and returns the prompt, or raises whatever the template raises."""
+    """The model's template, and the one it has for chats with tools, if any."""
 
-    def __init__(self, render: Render, control_strings: Iterable[str]) -> None:
-        self._render = render
+    def __init__(self, render: Render, control_strings: Iterable[str], render_with_tools: Render | None = None) -> None:
+        self._plain = _Adapted(render)
+        self._with_tools = _Adapted(render_with_tools) if render_with_tools else self._plain
         longest_first = sorted((text for text in control_strings if text), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
-    def prompt(self, messages_text: str) -> list[Segment]:
-        """Render OpenAI-style messages, given as JSON text. Raises BadRequest."""
+    def prompt(self, messages_text: str, tools_text: str = "", kwargs_text: str = "") -> list[Segment]:
+        """Render OpenAI-style messages and tools and the template's arguments, each given as JSON text.
+
+        Empty `tools_text`, `kwargs_text`: none. Raises BadRequest.
+        """
+        size = sum(len(text.encode("utf-8", "replace")) for text in (messages_text, tools_text, kwargs_text))
+        if size > MAX_CHAT_BYTES:
+            raise BadRequest(
+                f"messages, tools and chat_template_kwargs have {size} bytes together; "
+                f"allowed are at most {MAX_CHAT_BYTES}"
+            )
         messages = parse_messages(messages_text)
+        tools = parse_tools(tools_text) if tools_text else None
+        kwargs = parse_kwargs(kwargs_text) if kwargs_text else {}
+        template = self._with_tools if tools else self._plain
+        if tools and not template.takes_tools:
+            raise BadRequest("tools are given, and the model's chat template has no place for them; allowed is none")
         guard = _Guard(self._control)
+        for index, message in enumerate(messages):
+            guard.check_parts(f"messages[{index}].content", message["content"])
         try:
-            rendered = self._render([guard.hide(message) for message in messages])
+            rendered = template.render(guard.hide(messages), guard.hide(tools), guard.hide(kwargs))
         except Exception as error:  # a template can raise anything
-            raise BadRequest(f"the model's chat template refuses these messages: {error}") from error
+            raise BadRequest(f"the model's chat template refuses these messages: {str(error)[:500]}") from error
         return guard.split(rendered)
 
 
@@ -51,35 +73,67 @@ class NoChatTemplate:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def prompt(self, messages_text: str) -> list[Segment]:
+    def prompt(self, messages_text: str, tools_text: str = "", kwargs_text: str = "") -> list[Segment]:
         """Raise BadRequest."""
         raise BadRequest(f"messages can't be used: {self._reason}; allowed are prompt and text_input")
 
 
-def parse_messages(text: str) -> list[dict[str, Any]]:
-    """A JSON list of objects, each with a role and a content. Raises BadRequest that names the place."""
-    allowed = 'a JSON list of objects such as {"role": "user", "content": "..."}'
-    try:
-        messages = json.loads(text)
-        json.dumps(messages, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:  # neither a prompt nor an error message could be made of it
-        half = ord(error.object[error.start])
-        raise BadRequest(f"messages holds half of a surrogate pair (\\u{half:x}); text must be whole") from error
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"messages is not JSON ({error}); allowed is {allowed}") from error
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest(f"messages is {_kind(messages)}; allowed is {allowed}")
-    for index, message in enumerate(messages):
-        place = f"messages[{index}]"
-        if not isinstance(message, dict):
-            raise BadRequest(f"{place} is {_kind(message)}; allowed is {allowed}")
-        if not isinstance(message.get("role"), str):
-            raise BadRequest(f"{place}.role is {_kind(message.get('role'))}; allowed is a string such as 'user'")
-        if not isinstance(message.get("content"), (str, list)):
-            raise BadRequest(
-                f"{place}.content is {_kind(message.get('content'))}; allowed is a string or a list of parts"
-            )
-    return messages
+class _Adapted:
+    """A template, and messages in the form that it understands. Templates differ; a probe tells what this one takes."""
+
+    _MARK = "probe5b1d"
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        user = {"role": "user", "content": self._MARK}
+        text = self._probe([user])
+        parts = self._probe([{**user, "content": [{"type": "text", "text": self._MARK}]}])
+        # A template that does not know parts prints them as they stand in Python.
+        takes_parts = self._MARK in parts and "'type'" not in parts and '"type"' not in parts
+        takes_text = self._MARK in text
+        self._joins_parts = not takes_parts
+        self._makes_parts = takes_parts and not takes_text
+        arguments = {"argument": self._MARK}
+        self._objects = self._MARK in self._probe(self._call(arguments)) or not self._probe(
+            self._call(json.dumps(arguments))
+        )
+        tool = {"type": "function", "function": {"name": self._MARK, "description": "", "parameters": {}}}
+        with_tools = self._probe([{**user, "content": "x"}], [tool])
+        self.takes_tools = self._MARK in with_tools or not with_tools  # a probe that is refused tells nothing
+
+    def render(self, messages: Iterable[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> str:
+        """The prompt; raises whatever the template raises."""
+        return self._render([self._adapted(message) for message in messages], tools=tools, **kwargs)
+
+    def _adapted(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        content = message["content"]
+        if self._joins_parts and isinstance(content, list):
+            content = "\n".join(part["text"] for part in content)
+        elif self._makes_parts and isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        adapted = {**message, "content": content}
+        if not self._objects and "tool_calls" in message:
+            adapted["tool_calls"] = [_with_text_arguments(call) for call in message["tool_calls"]]
+        return adapted
+
+    def _call(self, arguments: Any) -> list[dict[str, Any]]:
+        function = {"name": "f", "arguments": arguments}
+        call = {"id": "call00001", "type": "function", "function": function}
+        user = {"role": "user", "content": "x"}
+        return [user, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+    def _probe(self, messages: list[dict[str, Any]], tools: Any = None) -> str:
+        """What the template makes of it; nothing when it refuses."""
+        try:
+            return self._render(messages, tools=tools)
+        except Exception:  # a template can raise anything
+            return ""
+
+
+def _with_text_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool call with its arguments as JSON text, for templates that put them down as they are."""
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
 
 class _Guard:
@@ -88,7 +142,15 @@ class _Guard:
     def __init__(self, control: re.Pattern[str] | None) -> None:
         self._control = control
         self._hidden: list[str] = []
-        self._mark = secrets.token_hex(8)
+        # Letters and digits alone: no filter of a template escapes or strips them.
+        self._mark = f"hidden{secrets.token_hex(8)}"
+
+    def check_parts(self, place: str, content: Any) -> None:
+        """Refuse parts that are harmless one by one and a control string when a template puts them side by side."""
+        if self._control and isinstance(content, list):
+            texts = [part["text"] for part in content]
+            if len(self._control.findall("".join(texts))) != sum(len(self._control.findall(text)) for text in texts):
+                raise BadRequest(f"{place} has parts that make a control string together; allowed are whole ones")
 
     def hide(self, value: Any) -> Any:
         """The value with every control string in its texts replaced by a placeholder."""
@@ -101,8 +163,8 @@ class _Guard:
         return value
 
     def split(self, rendered: str) -> list[Segment]:
-        """The rendered prompt in segments, placeholders turned back into the user's text."""
-        parts = re.split(f"\ue000{self._mark}:([0-9]+)\ue001", rendered)
+        """The rendered prompt in segments, placeholders turned back into the client's text."""
+        parts = re.split(f"{self._mark}n([0-9]+)n", rendered)
         segments = []
         for index, part in enumerate(parts):
             hidden = index % 2 == 1
@@ -111,13 +173,4 @@ class _Guard:
 
     def _placeholder(self, match: re.Match[str]) -> str:
         self._hidden.append(match.group())
-        return f"\ue000{self._mark}:{len(self._hidden) - 1}\ue001"
-
-
-def _kind(value: Any) -> str:
-    """What a JSON value is, for messages."""
-    if value is None:
-        return "missing or null"
-    if value == []:
-        return "an empty list"
-    return {str: "a string", bool: "a boolean", dict: "an object", list: "a list"}.get(type(value), "a number")
+        return f"{self._mark}n{len(self._hidden) - 1}n"

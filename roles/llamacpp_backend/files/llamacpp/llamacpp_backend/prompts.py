@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from .chat import ChatTemplate, NoChatTemplate, Segment
@@ -23,14 +24,26 @@ class Tokenizer(Protocol):
 class PromptEncoder:
     """Turns prompts and chats into token ids."""
 
-    def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate | NoChatTemplate, n_ctx: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat: ChatTemplate | NoChatTemplate,
+        n_ctx: int,
+        longest_token_bytes: int | None = None,
+    ) -> None:
+        """`longest_token_bytes`: of the vocabulary, control tokens by their names; None: unknown."""
         self._tokenizer = tokenizer
         self._chat = chat
         self._n_ctx = n_ctx
+        self._longest_token_bytes = longest_token_bytes
 
     def encode(self, request: GenerateRequest) -> list[int]:
         """Token ids, at least one, fewer than n_ctx. Raises BadRequest."""
-        segments = self._chat.prompt(request.text) if request.is_chat else [Segment(request.text, special=False)]
+        if request.is_chat:
+            segments = self._chat.prompt(request.text, request.tools, request.chat_template_kwargs)
+        else:
+            segments = [Segment(request.text, special=False)]
+        self._check_bytes(segments)
         tokens: list[int] = []
         for index, segment in enumerate(segments):
             tokens += self._tokenizer.tokenize(
@@ -41,11 +54,23 @@ class PromptEncoder:
         if not tokens:
             raise BadRequest("the prompt has no tokens; it must have at least one")
         if len(tokens) >= self._n_ctx:
-            raise BadRequest(
-                f"the prompt has {len(tokens)} tokens; allowed are at most {self._n_ctx - 1}, "
-                f"since the context holds {self._n_ctx} tokens (n_ctx), answer included"
-            )
+            raise BadRequest(f"the prompt has {len(tokens)} tokens; allowed are at most {self._limit()}")
         return tokens
+
+    def _check_bytes(self, segments: Sequence[Segment]) -> None:
+        """Refuse what can't fit whatever its tokens are: to tokenize megabytes takes seconds. Raises BadRequest."""
+        if self._longest_token_bytes is None:
+            return
+        size = sum(len(segment.text.encode("utf-8")) for segment in segments)
+        most = (self._n_ctx - 1) * self._longest_token_bytes
+        if size > most:
+            raise BadRequest(
+                f"the prompt has {size} bytes, and {self._n_ctx - 1} tokens have at most {most}; "
+                f"allowed are at most {self._limit()}"
+            )
+
+    def _limit(self) -> str:
+        return f"{self._n_ctx - 1}, since the context holds {self._n_ctx} tokens (n_ctx), answer included"
 
     def _has_bos(self, segment: Segment) -> bool:
         """Whether a template has written the begin token itself: two of them would spoil the answer."""
