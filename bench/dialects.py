@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,9 @@ class Piece:
 
 
 class Dialect(Protocol):
-    """The API of one kind of server."""
+    """The API of one kind of server. `exact`: its answers have just max_tokens tokens."""
+
+    exact: ClassVar[bool]
 
     def path(self, wanted: Wanted) -> str:
         """Where the request goes."""
@@ -50,6 +52,8 @@ def chat(wanted: Wanted) -> list[dict[str, str]]:
 
 class LlamaServerDialect:
     """llama-server: its own /completion, and /v1/chat/completions."""
+
+    exact: ClassVar[bool] = True
 
     def path(self, wanted: Wanted) -> str:
         return "/completion" if wanted.system is None else "/v1/chat/completions"
@@ -90,6 +94,7 @@ class LlamaServerDialect:
 class TritonDialect:
     """Our models behind Triton. `route_whole`: where whole answers are asked for, "generate" or "infer"."""
 
+    exact: ClassVar[bool] = True
     model: str
     route_whole: str = "generate"
 
@@ -119,8 +124,9 @@ class TritonDialect:
 
 @dataclass(frozen=True)
 class NaiveDialect:
-    """The how-to's model.py, which answers the text alone: its counts are what was asked for."""
+    """The how-to's model.py. It heeds the model's end tokens, and goes on to the end of a character."""
 
+    exact: ClassVar[bool] = False
     model: str
 
     def path(self, wanted: Wanted) -> str:

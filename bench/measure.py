@@ -25,7 +25,11 @@ async def measure(running: Running, requests: Sequence[Wanted], clients: int) ->
     wall = time.monotonic() - began
     cpu_after = running.cpu_seconds()
     cpu = None if cpu_before is None or cpu_after is None else cpu_after - cpu_before
-    return {**summary(answers, wall, cpu), "memory": running.memory(), "faults": faults(answers, requests)}
+    return {
+        **summary(answers, wall, cpu),
+        "memory": running.memory(),
+        "faults": faults(answers, requests, running.dialect.exact),
+    }
 
 
 def summary(answers: Sequence[Answer], wall: float, cpu: float | None) -> dict[str, Any]:
@@ -70,6 +74,6 @@ async def warm_up(running: Running, slots: int, count: Count, stream: bool) -> N
     """Bring a new server to its pace: every slot works once. Raises SystemExit when it answers wrong."""
     requests = make_requests(count, 2 * slots, 16, WARM_UP_TOKENS, stream, "warm-up")
     answers = await closed_loop(running, requests, slots)
-    if wrong := faults(answers, requests):
+    if wrong := faults(answers, requests, running.dialect.exact):
         raise SystemExit(f"bench: {running.name} answers wrong: {'; '.join(wrong)[:1000]}")
     await asyncio.sleep(0.2)

@@ -86,6 +86,8 @@ def test_wrong_counts_are_faults() -> None:
     assert faults([answered(stream)], [Wanted("hello", 5, 3, stream=True)]) == [
         "answered (5, 2) tokens of prompt and completion, not (5, 3)"
     ]
+    assert len(faults([answered(stream)], [Wanted("hello", 5, 1, stream=True)])) == 1
+    assert faults([answered(stream)], [Wanted("hello", 5, 1, stream=True)], exact=False) == []
 
 
 async def whole(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
