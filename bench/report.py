@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
 def text(document: Mapping[str, Any], plots: Sequence[str] = ()) -> str:
     """The whole document; `plots` are the names of its pictures."""
     records: list[Record] = document["records"]
-    sections = [HEAD, _conditions(document["conditions"]), _targets(records), _notes(), _pictures(plots)]
+    sections = [HEAD, _conditions(document["conditions"], records), _targets(records), _notes(), _pictures(plots)]
     sections += [_grid(records, model) for model in dict.fromkeys(r["model"] for r in of(records, part="grid"))]
     sections += [
         _ceiling(records),
@@ -55,6 +55,7 @@ def text(document: Mapping[str, Any], plots: Sequence[str] = ()) -> str:
         _short(records),
         _memory(records),
         _naive(records),
+        _lab(records),
     ]
     return "\n".join(section for section in sections if section)
 
@@ -74,9 +75,10 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def _conditions(facts: Mapping[str, Any]) -> str:
+def _conditions(facts: Mapping[str, Any], records: Sequence[Record]) -> str:
+    commits = ", ".join(dict.fromkeys([record["commit"] for record in records] or [facts["commit"]]))
     rows = [
-        ("date, commit", f"{facts['date']}, {facts['commit']}"),
+        ("date, commit", f"{facts['date']}, {commits}"),
         ("machine", f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}"),
         ("Triton, llama-cpp-python, Python", f"{facts['triton']}, {facts['llama_cpp_python']}, {facts['python']}"),
         ("compile flags", " ".join(facts["cmake"])),
@@ -218,6 +220,16 @@ def _naive(records: Sequence[Record]) -> str:
     head = ["whole answers", "tokens/s", "naive model", "ratio"]
     words = "The naive model is the well-known how-to's `model.py`: one `Llama` object, one request at a time.\n"
     return f"## Against the naive model\n\n{words}\n{table(head, rows)}" if rows else ""
+
+
+def _lab(records: Sequence[Record]) -> str:
+    rows = []
+    for (prompt, clients, stream), here in _rows(records, "lab", "prompt_tokens", "clients", "stream"):
+        waits = [median(here, "ttft_ms" if stream else "latency_ms", percent) for percent in ("p50", "p95")]
+        name = f"{prompt} tokens, {clients} clients, {'streamed' if stream else 'whole'}"
+        rows.append([name, median(here, "tokens_per_s"), *waits])
+    head = ["a host that ran already", "tokens/s", "TTFT (whole: time of an answer) p50 ms", "p95 ms"]
+    return f"## Through the edge\n\n{table(head, rows)}" if rows else ""
 
 
 def main() -> None:

@@ -26,9 +26,11 @@ class Results:
         """`keep`: add to what the file holds, replacing records of the same key."""
         self._path = path
         self.records: list[dict[str, Any]] = []
-        if keep and path.exists():
-            self.records = json.loads(path.read_text(encoding="utf-8"))["records"]
         self._conditions = dict(conditions)
+        if keep and path.exists():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            self.records = before["records"]
+            self._conditions["models"] = {**before["conditions"]["models"], **conditions["models"]}
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a record and write the file, by a rename: a session that is broken off leaves a whole one."""

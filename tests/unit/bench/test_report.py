@@ -50,13 +50,14 @@ def cell(
         "latency_ms": waits,
         "gap_ms": waits,
         "cpu_ms_per_token": 30.0,
+        "commit": "abc",
         "faults": [],
     }
 
 
 def special() -> list[dict[str, Any]]:
     """Records of all other parts, that meet every target."""
-    ours, peer = ({"model": "hybrid", "round": 0, "server": name} for name in ("ours", "llama-server"))
+    ours, peer = ({"model": "hybrid", "round": 0, "commit": "abc", "server": name} for name in ("ours", "llama-server"))
     wait = {"p50": 1.0, "p95": 2.0}
     short = {"part": "short", "clients": 8, "latency_ms": wait}
     memory = {"part": "memory", "requests": 100}
@@ -156,10 +157,11 @@ def test_pictures_are_the_same_bytes_again(tmp_path: Path) -> None:
 def test_results_replace_records_of_the_same_key_only(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     Results(path, CONDITIONS, keep=False).add(cell("ours", 1.0, 1.0))
-    kept = Results(path, CONDITIONS, keep=True)
+    kept = Results(path, {**CONDITIONS, "models": {"dense": "another"}}, keep=True)
     kept.add(cell("ours", 2.0, 1.0))
     kept.add(cell("ours", 3.0, 1.0, number=1))
     records = json.loads(path.read_text())["records"]
     assert [record["tokens_per_s"] for record in records] == [2.0, 3.0]
+    assert json.loads(path.read_text())["conditions"]["models"] == {"hybrid": "a model", "dense": "another"}
     Results(path, CONDITIONS, keep=False).add(cell("ours", 4.0, 1.0))
     assert len(json.loads(path.read_text())["records"]) == 1
