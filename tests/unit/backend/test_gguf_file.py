@@ -247,6 +247,7 @@ def test_files_that_are_refused(path: Path, content: bytes, words: str) -> None:
             changed(HYBRID, rope_dimension_sections=["2"]),
             "rope.dimension_sections is '2'; allowed is an integer from 0",
         ),
+        (changed(HYBRID, ssm_inner_size=0), "qwen35.ssm.inner_size is 0; allowed is 64"),
         (changed(HYBRID, ssm_inner_size=65), "qwen35.ssm.inner_size is 65; allowed is 64"),
         (changed(HYBRID, ssm_state_size=10**6), "qwen35.ssm.state_size is 1000000; allowed"),
         ({**DENSE, "qwen3.expert_count": 8}, "expert_used_count is 0; allowed is an integer from 1 to 8"),
@@ -295,6 +296,16 @@ def test_needs_of_a_hybrid(path: Path) -> None:
     assert hybrid.per_token == 2 * 2 * (32 + 32) * 2  # two of eight layers have attention
     state = 6 * 4 * (16 * 64 + 3 * (64 + 2 * 2 * 16))
     assert hybrid.per_slot == 2 * state + 2 * 3 * 4
+
+
+def test_layers_of_a_hybrid(path: Path) -> None:
+    usual = needs(path, HYBRID)
+    assert needs(path, changed(HYBRID, full_attention_interval=None)) == usual  # llama.cpp's own default
+    assert needs(path, changed(HYBRID, full_attention_interval=2)).per_token == 2 * usual.per_token
+    listed = {**HYBRID, "qwen35.attention.recurrent_layers": [1, 1, 1, 1, 1, 1, 1, 0]}
+    assert 2 * needs(path, listed).per_token == usual.per_token
+    predicting = {**HYBRID, "qwen35.block_count": 9, "qwen35.nextn_predict_layers": 1}
+    assert needs(path, predicting) == usual
 
 
 def test_needs_by_layer_and_without_lengths(path: Path) -> None:

@@ -102,6 +102,7 @@ _COUNTS = {  # keys under the architecture's prefix, with what is allowed where 
     "expert_feed_forward_length": (0, 2**24),
     "nextn_predict_layers": (0, 512),
 }
+_DELTA_NETS = ("qwen35", "qwen3next")
 _BY_NUMBER = {kind.number: kind for kind in _TYPES.values()}
 
 
@@ -201,8 +202,12 @@ def memory_needs(
 def _kv_heads(header: Header) -> list[int]:
     """Heads in the KV cache of each layer; 0 for a layer without attention."""
     heads = header.per_layer("attention.head_count_kv", header.number("attention.head_count", 1))
-    interval = header.number("full_attention_interval", 1)
-    return [count if (layer + 1) % interval == 0 else 0 for layer, count in enumerate(heads)]
+    del heads[header.number("block_count") - header.number("nextn_predict_layers") :]  # those are not loaded
+    recurrent = header.values.get(f"{header.architecture}.attention.recurrent_layers")
+    if not isinstance(recurrent, list):
+        interval = header.number("full_attention_interval", 4 if header.architecture.startswith(_DELTA_NETS) else 1)
+        recurrent = [(layer + 1) % interval for layer in range(len(heads))]
+    return [0 if other else count for count, other in zip(heads, recurrent, strict=False)]
 
 
 def _recurrent_bytes(header: Header) -> int:
@@ -384,7 +389,7 @@ def _relations(header: Header) -> Iterator[tuple[str, object, bool, str]]:
     words = f"an integer from {min(experts, 1)} to {experts} (expert_count)"
     yield "expert_used_count", used, min(experts, 1) <= used <= experts, words
     inner = header.number("ssm.inner_size")
-    if f"{header.architecture}.full_attention_interval" in header.values and inner:
+    if header.architecture.startswith(_DELTA_NETS):
         product = header.number("ssm.state_size") * header.number("ssm.time_step_rank")
         yield "ssm.inner_size", inner, inner == product, f"{product} (ssm.state_size * ssm.time_step_rank)"
 

@@ -6,7 +6,6 @@ import ctypes
 import os
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import llama_cpp as native
@@ -58,8 +57,8 @@ def route(log: Log) -> None:
     native.llama_log_set(_write, None)
     # An assertion that fails does not pass the log; its text would be lost with the process.
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # without it a debugger is started in the dying process
-    base = ctypes.CDLL(str(Path(native.llama_cpp._lib._name).with_name("libggml-base.so")))
-    base.ggml_set_abort_callback(_last_words)
+    # Found through the library that has it loaded: by its own name it would be loaded once more, with its own state.
+    native.llama_cpp._lib.ggml_set_abort_callback(_last_words)
 
 
 def last_errors() -> str:

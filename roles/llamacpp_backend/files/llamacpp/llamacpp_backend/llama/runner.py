@@ -62,6 +62,8 @@ class LlamaRunner:
     def __init__(self, model: Model, options: ContextOptions) -> None:
         """Make the context. Raises LoadError."""
         _check(options)
+        if not model.handle:
+            raise LoadError("the model is closed; a context needs an open one")
         self._model = model
         self.n_slots = options.n_slots
         self.n_ctx = options.n_ctx
