@@ -217,8 +217,8 @@ def test_nothing_starves(runner: FakeRunner, coming: list[Arrival]) -> None:
     last: list[tuple[int, int]] = []
 
     def oldest_gets_on() -> None:
-        if core._running:
-            oldest = min(core._running, key=lambda answer: answer.number)
+        if core._roster.running:
+            oldest = min(core._roster.running, key=lambda answer: answer.number)
             last.append((oldest.number, oldest.fed))
             assert len(last) < 3 or last[-1] != last[-3]
 

@@ -7,8 +7,6 @@ Nothing here knows the time but what `clock` says.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -19,8 +17,9 @@ from .job import Job, TokenInfo
 from .metrics import Metrics
 from .pace import Pace
 from .prompt_cache import CacheLimits, PromptCache
+from .roster import Roster
 from .runner import Choice, NoRoom, Runner
-from .scheduler import Step, cells_needed, newest, next_to_admit, plan_step
+from .scheduler import Step, plan_step
 from .sequence import Answer, State
 from .ticket import Ticket
 
@@ -59,15 +58,10 @@ class Core:
         self._cache = PromptCache(runner, limits.cache)
         self._pace = Pace(limits.max_added_latency_ms)
         self._n_ctx = min(runner.n_ctx, runner.n_cells)
-        self._is_shared = runner.n_cells < runner.n_slots * runner.n_ctx
-        self._is_full = False  # someone was preempted: nobody is admitted before someone has ended
         self._numbers = count()
         self._clients = Clients(log_error)
-        self._waiting: deque[Answer] = deque()
-        self._running: list[Answer] = []  # by ascending slot
-        self._followers: list[Answer] = []
+        self._roster = Roster(runner, self._cache)
         self.n_unstarted = 0  # jobs of which no answer has had a slot
-        self.n_free = runner.n_slots
 
     @property
     def is_busy(self) -> bool:
@@ -80,21 +74,26 @@ class Core:
         return self._cache
 
     @property
+    def n_free(self) -> int:
+        """Slots without an answer."""
+        return self._roster.n_free
+
+    @property
     def n_running(self) -> int:
         """Answers with a slot."""
-        return len(self._running)
+        return len(self._roster.running)
 
     @property
     def n_waiting(self) -> int:
         """Answers without one."""
-        return len(self._waiting)
+        return len(self._roster.waiting)
 
     def accept(self, job: Job, arrived_at: float) -> None:
         """Take a job on."""
         ticket = Ticket(job, arrived_at)
         self._clients.add(ticket)
         self.n_unstarted += 1
-        self._waiting.extend(ticket.make_answers(self._numbers, self._n_ctx))
+        self._roster.add(ticket.make_answers(self._numbers, self._n_ctx))
         self._metrics.asked_n.observe(job.sampling.n)
 
     def cancel(self, job: Job) -> None:
@@ -113,34 +112,27 @@ class Core:
         if now >= clients.next_deadline:
             for ticket in clients.overdue(now):
                 self._end_at_deadline(ticket, now)
-        if self._waiting and len(self._running) < self._runner.n_slots:
+        roster = self._roster
+        if roster.waiting:
             self._admit(now)
-        if self._followers:
-            self._followers = [
-                answer for answer in self._followers if answer.follows is not None and not self._cache.settle(answer)
-            ]
-        if self._running:
+        if roster.followers:
+            roster.settle_followers()
+        if roster.running:
             self._step()
 
     def abandon(self, error: BackendError) -> None:
         """Fail every job and empty every slot, whatever state they are in: after an error that nothing else caught."""
-        self._waiting.clear()
-        self._running.clear()
-        self._followers.clear()
-        self.n_free = self._runner.n_slots
+        self._roster.clear()
         for ticket in self._clients.every():
             for answer in ticket.answers:
-                answer.slot = None
+                answer.slot = None  # also of one that was just about to run
             self._fail(ticket, error)
         self._cache.clear()
 
-    # -- slots -----------------------------------------------------------------------------------------------------
+    # -- the step --------------------------------------------------------------------------------------------------
 
     def _admit(self, now: float) -> None:
-        while len(self._running) < self._runner.n_slots and not (self._is_full and self._running):
-            answer = next_to_admit(self._waiting, self._running, self._runner.n_cells)
-            if answer is None:
-                break
+        while (answer := self._roster.next()) is not None:
             ticket = answer.ticket
             if answer.sampler is None:
                 try:
@@ -148,52 +140,26 @@ class Core:
                 except Exception as error:
                     self._fail(ticket, _as_backend_error(error))
                     continue
-            self._waiting.popleft()
-            self._cache.admit(answer)
-            answer.state = State.PREFILL
-            if answer.follows is not None:
-                self._followers.append(answer)
+            self._roster.seat(answer)
             if answer.admitted_at is None:
                 answer.admitted_at = now
             if not ticket.is_started:
                 ticket.is_started = True
                 self.n_unstarted -= 1
-            insort(self._running, answer, key=_slot)
-            self.n_free -= 1
-        self._is_full = self._is_full and bool(self._running)
 
-    def _leave_slot(self, answer: Answer) -> None:
-        self._cache.release(answer)
-        self._running.remove(answer)
-        self.n_free += 1
-
-    def _preempt(self, answer: Answer) -> None:
-        """Send an answer back to the head of the queue; its tokens are fed again later."""
-        self._leave_slot(answer)
-        answer.state = State.WAITING
-        answer.follows = None
-        answer.preemptions += 1
-        self._waiting.appendleft(answer)
-        self._is_full = True
+    def _preempt(self) -> None:
+        self._roster.preempt_newest()
         self._metrics.preemptions.value += 1
 
-    def _make_room(self) -> None:
-        """In a shared pool: let the running answers have the cells that their tokens need."""
-        cells = self._runner.n_cells
-        while len(self._running) > 1 and cells_needed(self._running) > cells:
-            self._preempt(newest(self._running))
-
-    # -- the step --------------------------------------------------------------------------------------------------
-
     def _step(self) -> None:
-        if self._is_shared:
-            self._make_room()
-        running = self._running
+        while self._roster.is_overdrawn():
+            self._preempt()
+        running = self._roster.running
         n_decode = sum(1 for answer in running if answer.state is State.DECODE)
         budget = self._pace.budget(n_decode) if n_decode < len(running) else 0
         step = plan_step(running, self._runner.n_batch, n_decode, budget)
         n_tokens = step.n_decode + step.n_prefill
-        if self._is_shared:
+        if self._roster.is_pool_shared:
             while self._cache.n_held + n_tokens > self._runner.n_cells and self._cache.drop_idle():
                 pass
         began = self._clock()
@@ -220,13 +186,13 @@ class Core:
         """llama.cpp has no room after all, and nothing has changed: the next turn tries with less."""
         if self._cache.drop_idle():
             return
-        if len(self._running) > 1:
-            self._preempt(newest(self._running))
+        if len(self._roster.running) > 1:
+            self._preempt()
         else:
             self._recover(step, EngineFailure("the KV cache has no room, although nothing else uses it"))
 
     def _recover(self, step: Step, error: Exception) -> None:
-        """What the step's slots hold is undefined: those answers start again from their tokens, once."""
+        """What the step's slots hold is undefined: those answers start again from their tokens, once for each token."""
         self._metrics.failed_steps.value += 1
         self._log_error(f"a step of {step.n_decode + step.n_prefill} tokens failed: {error!r}")
         for answer in step.answers:
@@ -235,11 +201,11 @@ class Core:
         for answer in step.answers:
             if answer.state is State.DONE:
                 continue  # with a sibling that failed
-            if answer.resumed:
+            if answer.is_suspect:
                 message = f"a step failed, and failed again when it was repeated: {error}"
                 self._fail(answer.ticket, EngineFailure(message))
             else:
-                answer.resumed = answer.is_suspect = True
+                answer.is_suspect = True
 
     def _go_on(self, answer: Answer, now: float) -> None:
         """Choose the next token of an answer, and of those that waited for the very same logits."""
@@ -247,7 +213,7 @@ class Core:
         if row is None:
             return  # its job has ended since the step began: a sibling's delivery has failed
         same = []
-        for follower in self._followers:
+        for follower in self._roster.followers:
             if follower.follows is answer and follower.reach == len(answer.tokens) == len(follower.tokens):
                 self._cache.fork(answer, follower)
                 if follower.fed == answer.fed:
@@ -317,7 +283,7 @@ class Core:
         ticket = answer.ticket
         if ticket.is_over or answer.reason is None:
             return
-        self._retire(answer)
+        self._roster.retire(answer)
         answer.result = answer.summary(now)
         answer.close()
         self._metrics.count_end(answer, answer.reason, now)
@@ -329,18 +295,11 @@ class Core:
     def _fail(self, ticket: Ticket, error: BackendError) -> None:
         for answer in ticket.answers:
             if answer.state is not State.DONE:
-                self._retire(answer)
+                self._roster.retire(answer)
                 answer.close()
                 self._metrics.finished["abort" if isinstance(error, Cancelled) else "error"].value += 1
         self._count_unstarted(ticket)
         self._clients.fail(ticket, error)
-
-    def _retire(self, answer: Answer) -> None:
-        if answer.slot is not None:
-            self._leave_slot(answer)
-            self._is_full = False
-        elif answer in self._waiting:
-            self._waiting.remove(answer)
 
     def _count_unstarted(self, ticket: Ticket) -> None:
         if not ticket.is_started:
@@ -348,13 +307,9 @@ class Core:
 
     def update_gauges(self) -> None:
         """Bring the gauges up to date."""
-        self._metrics.running.value = len(self._running)
-        self._metrics.waiting.value = len(self._waiting)
-        self._metrics.kv_usage.value = sum(answer.fed for answer in self._running) / self._runner.n_cells
-
-
-def _slot(answer: Answer) -> int:
-    return -1 if answer.slot is None else answer.slot
+        self._metrics.running.value = len(self._roster.running)
+        self._metrics.waiting.value = len(self._roster.waiting)
+        self._metrics.kv_usage.value = sum(answer.fed for answer in self._roster.running) / self._runner.n_cells
 
 
 def _as_backend_error(error: Exception) -> BackendError:

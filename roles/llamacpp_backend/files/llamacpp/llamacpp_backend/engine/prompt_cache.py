@@ -7,10 +7,11 @@ dense model's slot can be cut back to any length; a hybrid's only stands where i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..errors import EngineFailure
 from .checkpoints import prefill_marks
+from .lookup import NOTHING, Lookup, Slot, Source, may_share
 from .runner import Runner
 from .sequence import Answer, State
 from .store import Entry, Ledger, StateStore, common_prefix, entry_bytes
@@ -32,37 +33,6 @@ class CacheLimits:
     min_save: int = 32
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
-    """A sequence of the context and what it holds: the first `held` of `tokens`."""
-
-    index: int
-    owner: Answer | None = None
-    tokens: list[int] = field(default_factory=list)
-    length: int = 0  # while idle
-    is_private: bool = True  # nobody else may use what it holds
-    checkpoints: dict[int, bytes] = field(default_factory=dict)  # of a hybrid, by length
-    used: int = 0
-
-    @property
-    def held(self) -> int:
-        """Tokens in the slot."""
-        return self.length if self.owner is None else self.owner.fed
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """`length` tokens that can be had from a slot or an entry which holds `held` of them."""
-
-    length: int
-    held: int
-    place: Slot | Entry | None = None
-    checkpoint: bytes = b""
-
-
-_NOTHING = _Source(0, 0)
-
-
 class PromptCache:
     """The slots of a runner, and the saved states."""
 
@@ -73,6 +43,7 @@ class PromptCache:
         self._slots = [Slot(index) for index in range(runner.n_slots)]
         self._ledger = Ledger()
         self._store = StateStore(self._ledger)
+        self._lookup = Lookup(self._slots, self._store, limits.min_reuse, runner.can_rewind)
         self._uses = 0
         self._too_long = 1 << 62  # a slot of this length has a state that is larger than the whole cache
 
@@ -96,17 +67,17 @@ class PromptCache:
 
         When another answer is just computing more of them, it `follows` that one instead.
         """
-        source, common = self._find(answer, None)
-        leader = None if answer.is_suspect else self._leader(answer, source.length)
+        source, common = self._lookup.find(answer, None)
+        leader = None if answer.is_suspect else self._lookup.leader(answer, source.length)
         if leader is not None:
-            source = _NOTHING
+            source = NOTHING
         taken = source.place if isinstance(source.place, Slot) and source.place.owner is None else None
         slot = taken or self._spare()
         if taken is None and not source.length and leader is None:
-            source = self._in_place(slot, answer)
+            source = self._lookup.in_place(slot, answer)
         self._fill(slot, answer, source)
         answer.follows = leader
-        if not self._rewinds and self._offers(answer):
+        if not self._rewinds and self._limits.n_bytes and may_share(answer):
             self._mark(answer, common)
 
     def settle(self, follower: Answer) -> bool:
@@ -115,18 +86,20 @@ class PromptCache:
         if leader is not None and leader.state is State.PREFILL and leader.fed < follower.reach:
             return False
         slot = self._slot_of(follower)
-        self._fill(slot, follower, self._find(follower, slot)[0])
+        self._fill(slot, follower, self._lookup.find(follower, slot)[0])
         follower.follows = None
         return True
 
     def fork(self, leader: Answer, follower: Answer) -> None:
         """Make the follower, which has the same tokens, stand where its leader stands."""
         source = self._slot_of(leader)
-        self._fill(self._slot_of(follower), follower, _Source(leader.fed, leader.fed, source))
+        self._fill(self._slot_of(follower), follower, Source(leader.fed, leader.fed, source))
         follower.follows = None
 
     def checkpoint(self, answer: Answer) -> None:
         """Keep a hybrid's recurrent state at its present length, if there is memory for it."""
+        if not self._limits.n_bytes:
+            return
         slot = self._slot_of(answer)
         blob = self._runner.save_checkpoint(slot.index)
         while len(slot.checkpoints) >= MAX_CHECKPOINTS or not self._make_room(len(blob)):
@@ -176,9 +149,6 @@ class PromptCache:
             raise ValueError("the answer has no slot")
         return self._slots[answer.slot]
 
-    def _offers(self, answer: Answer) -> bool:
-        return answer.sampling.cache_prompt
-
     def _spare(self) -> Slot:
         """The idle slot to overwrite: the lowest, as slots in a row are computed together. What it holds is saved.
 
@@ -191,70 +161,6 @@ class PromptCache:
         self._uses += 1
         slot.used = self._uses
 
-    def _find(self, answer: Answer, own: Slot | None) -> tuple[_Source, int]:
-        """The best source for the answer, whose slot is `own` if it has one; and the longest prefix seen anywhere.
-
-        What needs no copy comes first; anything else must be better by min_reuse.
-        """
-        best, common = _NOTHING, 0
-        if not self._offers(answer):
-            return best, common
-        copies: list[Slot | Entry] = []
-        for slot in self._slots:
-            if slot is own or slot.is_private:
-                continue
-            if own is not None or slot.owner is not None:
-                copies.append(slot)
-                continue
-            source, shared = self._usable(slot, slot.tokens, slot.held, slot.checkpoints, answer)
-            common = max(common, shared)
-            if source.length > best.length and source.length >= self._limits.min_reuse:
-                best = source
-        needed = best.length + self._limits.min_reuse
-        for place in [*copies, *self._store]:
-            held = place.held if isinstance(place, Slot) else len(place.tokens)
-            source, shared = self._usable(place, place.tokens, held, place.checkpoints, answer)
-            common = max(common, shared)
-            if source.length >= needed and source.length > best.length:
-                best = source
-        return best, common
-
-    def _in_place(self, slot: Slot, answer: Answer) -> _Source:
-        """What an idle slot holds of the answer's tokens, however little."""
-        if slot.is_private or not self._offers(answer):
-            return _NOTHING
-        return self._usable(slot, slot.tokens, slot.held, slot.checkpoints, answer)[0]
-
-    def _usable(
-        self, place: Slot | Entry, tokens: list[int], held: int, checkpoints: Mapping[int, bytes], answer: Answer
-    ) -> tuple[_Source, int]:
-        """What can be used of a place, and how much of it is common. The last token must be fed for its logits."""
-        common = common_prefix(tokens, answer.tokens, min(held, len(answer.tokens) - 1))
-        if self._rewinds or common == held:
-            return _Source(common, held, place), common
-        length = max((length for length in checkpoints if length <= common), default=0)
-        return _Source(length, held, place, checkpoints.get(length, b"")), common
-
-    def _leader(self, answer: Answer, have: int) -> Answer | None:
-        """The running prefill that will hold most of the answer's tokens, if waiting for it pays; sets `reach`."""
-        best: Answer | None = None
-        for slot in self._slots:
-            owner = slot.owner
-            if owner is None or owner.state is not State.PREFILL:
-                continue
-            shared = common_prefix(owner.tokens, answer.tokens, min(len(owner.tokens), len(answer.tokens)))
-            same = shared == len(owner.tokens) == len(answer.tokens)
-            if same and owner.ticket is answer.ticket:
-                answer.reach = shared
-                return owner
-            reach = shared if same else min(shared, len(answer.tokens) - 1)
-            gain = reach - max(have, owner.fed, answer.reach if best else 0)
-            if self._offers(answer) and not slot.is_private and gain >= self._limits.min_reuse:
-                best, answer.reach = owner, reach
-        if best is not None and not self._rewinds and answer.reach < len(best.tokens):
-            best.add_mark(answer.reach)  # a hybrid can be copied only where it stands
-        return best
-
     def _mark(self, answer: Answer, common: int) -> None:
         """Plan the checkpoints of a hybrid's prefill."""
         marks = prefill_marks(answer.tokens, self._runner.is_end, self._limits.checkpoint_every)
@@ -264,9 +170,9 @@ class PromptCache:
         if len(answer.ticket.answers) > 1 and len(answer.tokens) > 1:
             answer.add_mark(len(answer.tokens) - 1)  # for those of its siblings that get a slot only later
 
-    def _fill(self, slot: Slot, answer: Answer, source: _Source) -> None:
+    def _fill(self, slot: Slot, answer: Answer, source: Source) -> None:
         """Make `slot` the answer's own and hold what the source has for it; nothing, if llama.cpp refuses."""
-        source = source if source.length else _NOTHING
+        source = source if source.length else NOTHING
         place = source.place
         # Read now: saving what the slot holds may cost the source its memory.
         kept = {} if place is None else {at: blob for at, blob in place.checkpoints.items() if at <= source.length}
@@ -279,7 +185,7 @@ class PromptCache:
                 self._runner.clear(slot.index)
                 slot.length = 0
             if not self._find_room(source.held, place):
-                source, place, kept = _NOTHING, None, {}
+                source, place, kept = NOTHING, None, {}
         try:
             filled = self._copy(slot, source)
         except EngineFailure:
@@ -288,14 +194,14 @@ class PromptCache:
             self._runner.clear(slot.index)
             if isinstance(place, Entry):
                 self._store.remove(place)
-        slot.owner, slot.tokens, slot.is_private = answer, answer.tokens, not self._offers(answer)
+        slot.owner, slot.tokens, slot.is_private = answer, answer.tokens, not may_share(answer)
         answer.slot, answer.fed = slot.index, source.length if filled else 0
         if not answer.count:
             answer.cached = answer.fed
         self._adopt(slot, kept if filled else {})
         self._touch(slot)
 
-    def _copy(self, slot: Slot, source: _Source) -> bool:
+    def _copy(self, slot: Slot, source: Source) -> bool:
         """Let llama.cpp do it; False, and an undefined slot, when it refuses."""
         place, runner, target = source.place, self._runner, slot.index
         if place is None:

@@ -49,11 +49,9 @@ class Answer:
         "marks",
         "n_prompt",
         "number",
-        "preemptions",
         "reach",
         "reason",
         "result",
-        "resumed",
         "sampler",
         "sampling",
         "slot",
@@ -83,12 +81,10 @@ class Answer:
         # The answer that is computing the first `reach` tokens of this one, to be copied from there.
         self.follows: Answer | None = None
         self.reach = 0
-        # A step that it took part in failed: it goes on alone until it has proved harmless.
+        # A step that it took part in failed: it goes on alone until it has its next token; a second failure ends it.
         self.is_suspect = False
-        self.resumed = False
 
         self.cached = 0  # prompt tokens that were not computed for the first token
-        self.preemptions = 0
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
