@@ -46,6 +46,7 @@ class _Parser:
         self._text = text
         self._at = 0
         self._depth = 0
+        self._repetition: Repeat | None = None  # the one that was read last
 
     def rules(self) -> dict[str, Node]:
         rules: dict[str, Node] = {}
@@ -133,6 +134,7 @@ class _Parser:
         self._skip(_SPACE_AND_LINES)
         node = self._choice(nested=True)
         self._expect(")")
+        self._repetition = None  # it may be what the parentheses hold
         self._depth -= 1
         return node
 
@@ -146,9 +148,10 @@ class _Parser:
         else:
             least, most = self._counts()
         # One repetition right behind another would nest without parentheses.
-        if isinstance(before[-1], Repeat):
+        if before[-1] is self._repetition:
             raise self._error("a repetition is repeated; allowed is one, or parentheses around the inner one")
-        return Repeat(before.pop(), least, most)
+        self._repetition = Repeat(before.pop(), least, most)
+        return self._repetition
 
     def _counts(self) -> tuple[int, int | None]:
         match = _COUNTS.match(self._text, self._at)

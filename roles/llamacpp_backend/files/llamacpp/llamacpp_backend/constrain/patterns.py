@@ -37,7 +37,6 @@ _BLANK = chars(
 ).ranges
 _CLASSES = {"d": _DIGITS, "w": _WORD, "s": _BLANK}
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
-_MEANING = set("^$\\.*+?()[]{}|/-")
 # Characters that JSON writes with a backslash and one more.
 _JSON_ESCAPES = {char: json.dumps(char)[1:-1] for char in '"\\\b\f\n\r\t'}
 
@@ -187,7 +186,7 @@ class _Parser:
             return ((code, code),)
         if char in _ESCAPES:
             char = _ESCAPES[char]
-        elif not char or char not in _MEANING:
+        elif not char or char.isalnum():
             raise self._error(f"the escape \\{char}")
         return ((ord(char), ord(char)),)
 
