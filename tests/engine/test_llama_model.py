@@ -56,6 +56,7 @@ def bad_files() -> dict[str, bytes]:
         "counts": demo[:8] + b"\xff" * 16 + demo[24:],
         "noise": demo[:24] + bytes(range(256)) * 64,
         "architecture": demo.replace(b"\x05\0\0\0\0\0\0\0qwen3", b"\x05\0\0\0\0\0\0\0other", 1),
+        "token twice": demo.replace(b"\x01\0\0\0\0\0\0\0#", b"\x01\0\0\0\0\0\0\0j", 1),
         "tensor": demo.replace(b"token_embd", b"token_what", 1),
     }
 
@@ -122,6 +123,16 @@ def test_model_loads_after_a_failed_load(wheel_directory: Path, tmp_path: Path) 
     assert model.architecture == "qwen3"
     model.close()
     model.close()  # again, and nothing is freed twice
+
+
+@pytest.mark.parametrize("kind", ["llama_model_has_encoder", "llama_model_is_diffusion"])
+def test_models_of_other_kinds(wheel_directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    import llama_cpp
+    from llamacpp_backend.llama.model import Model
+
+    monkeypatch.setattr(llama_cpp, kind, lambda _model: True)
+    with pytest.raises(LoadError, match="an encoder or of diffusion; allowed are those that only decode"):
+        Model(DEMO, lambda _level, _line: None)
 
 
 def test_memory_is_as_reckoned(llama: Models, open_runner: OpenRunner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,9 +148,9 @@ def test_long_arrays_are_counted_and_passed_over(path: Path) -> None:
 
 
 def test_header_longer_than_the_first_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = gguf({**DENSE, "x.tokens": ["word"] * 10_000})
+    content = gguf({**DENSE, "x.words": ["word"] * 10_000})
     monkeypatch.setattr(file, "_HEADER_STEPS", (1000, 10_000_000))
-    assert read(path, content).lengths["x.tokens"] == 10_000
+    assert read(path, content).lengths["x.words"] == 10_000
     monkeypatch.setattr(file, "_HEADER_STEPS", (1000, 2000))
     assert "ends within its header" in refused(path, content)
 
@@ -224,6 +224,8 @@ def test_files_that_are_refused(path: Path, content: bytes, words: str) -> None:
         ({**DENSE, "split.count": 2}, "split.count is 2; allowed is 1: merge the parts"),
         (changed(DENSE, tokenizer_ggml_tokens=None), "tokenizer.ggml.tokens is None; allowed is a list of the tokens"),
         (changed(DENSE, tokenizer_ggml_tokens=[]), "tokenizer.ggml.tokens is []; allowed is a list of the tokens"),
+        (changed(DENSE, tokenizer_ggml_tokens=["a", "é", "", "", "é"]), "tokens has 'é' twice; allowed is once"),
+        (changed(DENSE, tokenizer_ggml_tokens=[*map(str, range(5000)), "7"]), "tokens has '7' twice; allowed is once"),
         (changed(DENSE, block_count=None), "qwen3.block_count is None; allowed is an integer"),
         (changed(DENSE, block_count=0), "qwen3.block_count is 0; allowed is an integer from 1 to 512"),
         (changed(DENSE, block_count=513), "qwen3.block_count is 513; allowed is an integer from 1 to 512"),

@@ -23,6 +23,7 @@ _MAX_COUNT = 1_000_000  # of tensors, of metadata values
 _MAX_KEPT = 4096  # elements: longer arrays (the vocabulary) are only counted
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
+_TOKENS = "tokenizer.ggml.tokens"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
@@ -137,7 +138,7 @@ class Header:
     @property
     def n_vocab(self) -> int:
         """Tokens of the vocabulary."""
-        return self.lengths["tokenizer.ggml.tokens"]
+        return self.lengths[_TOKENS]
 
     @property
     def n_ctx_train(self) -> int:
@@ -265,10 +266,13 @@ class _Reader:
             if kind == _ARRAY:
                 kind, length = self._number("I"), self._number("Q")
                 lengths[key] = length
+                begin = self._at
                 if length <= _MAX_KEPT:
                     values[key] = [self._value(key, kind) for _ in range(length)]
                 else:
                     self._skip(key, kind, length)
+                if key == _TOKENS and kind == _STRING:
+                    self._check_tokens(begin, length)
             else:
                 values[key] = self._value(key, kind)
         tensor_bytes = self._tensors(n_tensors, values.get("general.alignment", 32))
@@ -318,6 +322,18 @@ class _Reader:
         if self._at > len(self._data):
             raise struct.error
 
+    def _check_tokens(self, at: int, length: int) -> None:
+        """Refuse a vocabulary with a token that is there twice: llama.cpp would end the process."""
+        unpack, data = struct.Struct("<Q").unpack_from, self._data
+        seen = set()
+        for _ in range(length):
+            end = at + 8 + unpack(data, at)[0]
+            token = data[at + 8 : end]
+            if token and token in seen:  # empty ones get names of their own
+                raise self._wrong(f"{_TOKENS} has {token.decode('utf-8', 'replace')!r} twice; allowed is once")
+            seen.add(token)
+            at = end
+
     def _string(self) -> str:
         length = self._number("Q")
         text = self._data[self._at : self._at + length]
@@ -352,8 +368,8 @@ def check_metadata(header: Header) -> None:
         raise wrong("general.architecture", architecture, "the name of a model's architecture")
     if header.values.get("split.count", 0) not in (0, 1):
         raise wrong("split.count", header.values["split.count"], "1: merge the parts of a split model to one file")
-    if not header.lengths.get("tokenizer.ggml.tokens"):
-        raise wrong("tokenizer.ggml.tokens", header.values.get("tokenizer.ggml.tokens"), "a list of the tokens")
+    if not header.lengths.get(_TOKENS):
+        raise wrong(_TOKENS, header.values.get(_TOKENS), "a list of the tokens")
     for name in _REQUIRED:
         if f"{architecture}.{name}" not in header.values:
             raise wrong(f"{architecture}.{name}", None, "an integer")

@@ -22,11 +22,16 @@ class Model:
     def __init__(self, path: Path, log_line: log.Log) -> None:
         """Load a file that `file.read_header` has found sound. Raises LoadError with llama.cpp's own words."""
         self.path = path
+        self._contexts: set[int] = set()
         log.route(log_line)
         native.llama_backend_init()
         self.handle: Any = native.llama_model_load_from_file(str(path).encode(), native.llama_model_default_params())
         if not self.handle:
             raise LoadError(f"{path}: llama.cpp can't load it: {log.last_errors()}")
+        # Its steps would need another one before them, or see what comes later: llama.cpp ends the process on both.
+        if native.llama_model_has_encoder(self.handle) or native.llama_model_is_diffusion(self.handle):
+            self.close()
+            raise LoadError(f"{path}: is a model with an encoder or of diffusion; allowed are those that only decode")
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.n_vocab: int = native.llama_vocab_n_tokens(self.vocab)
         self.n_ctx_train: int = native.llama_model_n_ctx_train(self.handle)
@@ -36,7 +41,6 @@ class Model:
         self.end_tokens = frozenset(t for t in range(self.n_vocab) if brief.llama_vocab_is_eog(self.vocab, t))
         self.control_tokens = frozenset(t for t in range(self.n_vocab) if brief.llama_vocab_is_control(self.vocab, t))
         self._pieces: dict[int, bytes] = {}
-        self._contexts: set[int] = set()
 
     @property
     def can_rewind(self) -> bool:
