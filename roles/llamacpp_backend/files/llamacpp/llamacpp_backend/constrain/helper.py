@@ -68,8 +68,11 @@ class TrialProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,
         )
-        greeting = _read(self._process, START_SECONDS) or {}
+        if self._process.stdin is not None:
+            os.set_blocking(self._process.stdin.fileno(), False)
+        greeting = _read(self._process, time.monotonic() + START_SECONDS) or {}
         if "ready" not in greeting:
             code = self._end()
             reason = greeting.get("failed", f"it ended with status {code}")
@@ -92,27 +95,32 @@ class TrialProcess:
 
 def _ask(process: subprocess.Popen[bytes], request: dict[str, str], seconds: float) -> Any:
     """The answer to a request; None when there is none in time, or the process has ended."""
-    if process.stdin is None:
+    deadline = time.monotonic() + seconds
+    data = json.dumps(request).encode() + b"\n"
+    pipe = process.stdin
+    if pipe is None:
         return None
     try:
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.flush()
+        while data:
+            # It takes more than a pipe holds, and a process that is stopped does not read.
+            if not select.select([], [pipe], [], max(0.0, deadline - time.monotonic()))[1]:
+                return None
+            data = data[os.write(pipe.fileno(), data) :]
     except OSError:
         return None
-    return _read(process, seconds)
+    return _read(process, deadline)
 
 
-def _read(process: subprocess.Popen[bytes], seconds: float) -> Any:
-    """One line of JSON."""
-    if process.stdout is None:
+def _read(process: subprocess.Popen[bytes], deadline: float) -> Any:
+    """One line of JSON; None when there is none in time, or the process has ended."""
+    pipe = process.stdout
+    if pipe is None:
         return None
-    deadline = time.monotonic() + seconds
     data = b""
     while not data.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             return None
-        part = os.read(process.stdout.fileno(), 65_536)
+        part = os.read(pipe.fileno(), 65_536)
         if not part:
             process.wait(timeout=START_SECONDS)
             return None

@@ -76,8 +76,9 @@ class Vocabulary:
             raise RuntimeError(f"{path}: the vocabulary can't be loaded")
         self._vocab = native.llama_model_get_vocab(self._model)
         self._size: int = native.llama_vocab_n_tokens(self._vocab)
-        ends = {token for token in range(self._size) if native.llama_vocab_is_eog(self._vocab, token)}
-        tokens = [token for token in range(self._size) if token not in ends]
+        # Control tokens are kept out of answers under a grammar, and end tokens end them.
+        unwritten = (native.llama_vocab_is_eog, native.llama_vocab_is_control)
+        tokens = [token for token in range(self._size) if not any(test(self._vocab, token) for test in unwritten)]
         # The longest ones cost most: each of their characters is a place where ways may part.
         by_length = sorted(tokens, key=self._length, reverse=True)
         spread = tokens[:: max(1, 2 * len(tokens) // _SAMPLE)]
