@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from bench.verdicts import OURS, PEER, Pair, Record, cells, median, of, pairs
 
@@ -76,7 +77,9 @@ def _ratios(records: Sequence[Record], model: str, directory: Path) -> str:
         axis.scatter([pair.ratio for pair in found], rows, color=color, marker=marker, s=22, label=label, zorder=3)
     axis.axvline(1, color="black", linewidth=0.8)
     axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=8))
     axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.set_yticks(range(len(names)), names)
     axis.grid(alpha=0.3)
     axis.set_xlabel("times as good as llama-server")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -34,6 +35,7 @@ FULL = {
     "prompts": "16,100,1000",
     "streams": "on,off",
     "rounds": 2,
+    "share": 1.0,
 }
 SHORT = {
     "models": "tiny-hybrid",
@@ -42,6 +44,10 @@ SHORT = {
     "prompts": "16",
     "streams": "on,off",
     "rounds": 1,
+    "share": 0.1,
+}
+SIDES: dict[str, type[servers.Ours] | type[servers.LlamaServer]] = {
+    kind.name: kind for kind in (servers.Ours, servers.LlamaServer)
 }
 
 
@@ -147,6 +153,7 @@ async def against_lab(plan: Plan, endpoints: Path, name: str, count: Count, resu
 def main() -> None:
     """Run what the command line asks for, then write the report."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends a session must not leave a server behind
     short = bool(options.short)
     small = models.MODELS["demo"]
     chosen = [models.MODELS[name] for name in options.models]
@@ -162,8 +169,8 @@ def main() -> None:
         prompts=[int(word) for word in options.prompts],
         streams=[word == "on" for word in options.streams],
         rounds=options.rounds,
-        sides=[kind() for kind in (servers.Ours, servers.LlamaServer)],
-        share=0.1 if short else 1.0,
+        sides=[SIDES[name]() for name in options.servers],
+        share=options.share,
         settings=settings,
         small=small,
     )
@@ -202,6 +209,8 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=_words, help=f"of {', '.join(values)}" if values else "numbers")
     parser.add_argument("--streams", type=_words, help="on, off")
     parser.add_argument("--rounds", type=int, help="how often each server gets its turn")
+    parser.add_argument("--share", type=float, help="of the requests that a full session sends in a cell")
+    parser.add_argument("--servers", type=_words, default=list(SIDES), help=f"of {', '.join(SIDES)}")
     parser.add_argument("--slots", type=int, default=8, help="parallel sequences of each server")
     parser.add_argument("--n-ctx", type=int, default=1536, help="tokens of each slot")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="compute threads")
@@ -215,8 +224,13 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     for name, value in (SHORT if options.short else FULL).items():
         if getattr(options, name) is None:
-            setattr(options, name, value if isinstance(value, int) else _words(str(value)))
-    for name, allowed in (("models", tuple(models.MODELS)), ("parts", PARTS), ("streams", ("on", "off"))):
+            setattr(options, name, value if isinstance(value, int | float) else _words(str(value)))
+    for name, allowed in (
+        ("models", tuple(models.MODELS)),
+        ("parts", PARTS),
+        ("streams", ("on", "off")),
+        ("servers", tuple(SIDES)),
+    ):
         if unknown := set(getattr(options, name)) - set(allowed):
             parser.error(f"--{name}: {', '.join(sorted(unknown))} is unknown; allowed are {', '.join(allowed)}")
     return options
