@@ -307,3 +307,24 @@ llama_cpp.llama_init_from_model(model.handle, params)
     assert done.returncode == -6
     assert "error " in done.stdout
     assert "GGML_ASSERT" in done.stdout.splitlines()[-1]
+
+
+def test_types_of_tensors_are_as_in_llama_cpp(wheel_directory: Path) -> None:
+    import ctypes
+
+    import llama_cpp
+    from llamacpp_backend.llama.gguf import TYPES
+
+    library = llama_cpp.llama_cpp._lib
+    library.ggml_blck_size.restype, library.ggml_type_size.restype = ctypes.c_int64, ctypes.c_size_t
+    library.ggml_type_name.restype = ctypes.c_char_p
+    known = {
+        library.ggml_type_name(number).decode().lower(): (
+            number,
+            library.ggml_blck_size(number),
+            library.ggml_type_size(number),
+        )
+        for number in range(llama_cpp.GGML_TYPE_COUNT)
+        if library.ggml_type_size(number)
+    }
+    assert {name: tuple(kind) for name, kind in TYPES.items()} == known

@@ -115,6 +115,16 @@ def test_positions_follow_what_was_fed(runner: LlamaRunner, llama: Models, kind:
         assert last_positions(runner) == [count - 1 for count in fed]
 
 
+def test_steps_of_one_token_each_go_to_their_own_slots(runner: LlamaRunner) -> None:
+    """As many rows as in the step before, but of other slots."""
+    fed = [0] * runner.n_slots
+    for slots in [(0,), (1,), (1,), (0, 1), (2, 3), (0, 3), (0, 3), (0, 1, 2, 3, 4, 5, 6, 7), (7,)]:
+        runner.decode([Chunk(slot, [5 + slot], fed[slot], True) for slot in slots])
+        for slot in slots:
+            fed[slot] += 1
+        assert last_positions(runner) == [count - 1 for count in fed]
+
+
 def test_same_steps_give_the_same_bits(open_runner: OpenRunner, llama: Models, kind: str) -> None:
     text = prompt(llama[kind], 3, 30)
     results = []

@@ -231,11 +231,11 @@ def test_logprobs_are_the_models_own(fed: LlamaRunner, options: dict[str, Any], 
 @pytest.mark.parametrize("size", [3, 100, 1059, 5000, 151_936])
 @pytest.mark.parametrize("count", [1, 20, 256])
 def test_likeliest_tokens_of_any_vocabulary(wheel_directory: object, size: int, count: int) -> None:
-    from llamacpp_backend.llama.samplers import _likeliest
+    from llamacpp_backend.llama.candidates import likeliest
 
     logits = np.random.default_rng(size).standard_normal(size, dtype=np.float32)
     for number in range(3):
-        found = _likeliest(logits, count)
+        found = likeliest(logits, count)
         assert len(set(found)) == min(count, size)
         assert set(found) == set(np.argsort(-logits)[:count])
         logits[-1:] = 9.0 + number  # beyond the last whole row

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llamacpp_backend.errors import LoadError
 from llamacpp_backend.llama import file
-from llamacpp_backend.llama.file import Header, MemoryNeeds, memory_needs, read_header
+from llamacpp_backend.llama import gguf as formats
+from llamacpp_backend.llama.file import MemoryNeeds, memory_needs, read_header
+from llamacpp_backend.llama.gguf import Header
 
 DEMO = Path(__file__).resolve().parents[3] / "files" / "demo_model" / "demo.gguf"
 CODES = {"I": 4, "f": 6, "?": 7, "Q": 10}
@@ -84,7 +86,7 @@ def gguf(
     offset = 0
     for name, dims, kind in tensors:
         head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
-        block, size = next(((t.block, t.size) for t in file._TYPES.values() if t.number == kind), (1, 1))
+        block, size = next(((t.block, t.size) for t in formats.TYPES.values() if t.number == kind), (1, 1))
         offset += -(-math.prod(dims) // block * size // 32) * 32
     head += bytes(-len(head) % 32)
     return head + (bytes(offset) if data is None else data)
