@@ -243,6 +243,45 @@ def test_a_request_that_always_fails_takes_nobody_with_it() -> None:
     assert bench.ask(PROMPT).summaries
 
 
+def test_siblings_that_fail_together_leave_slots_that_are_known_to_the_last_token() -> None:
+    runner = FakeRunner(2, faults=Faults(sample={4}))
+    bench = Bench(runner)
+    bench.submit(PROMPT, n=2, seed=1, max_tokens=9, ignore_eos=True)  # the first fails before the second has its turn
+    bench.run()
+    job = bench.submit([*runner.holds(1), 20, 21], max_tokens=2)
+    bench.run()
+    check(job, runner)
+    assert runner.violations == []
+
+
+def test_room_that_llama_cpp_has_not_is_not_asked_for_again_and_again() -> None:
+    runner = FakeRunner(2)
+    bench = Bench(runner)
+
+    def fail_two(chunks: Sequence[Chunk]) -> None:
+        if len(chunks) == 2 and runner.n_held > 24:
+            runner.faults.no_room.add(runner.calls["decode"] - 1)
+
+    runner.on_decode = fail_two
+    jobs = [bench.submit([20 + number, *PROMPT], max_tokens=12, ignore_eos=True) for number in range(2)]
+    bench.run()
+    for job in jobs:
+        check(job, runner)
+    assert bench.metrics.preemptions.value == 1
+
+
+def test_who_was_preempted_comes_before_those_that_never_ran() -> None:
+    runner = FakeRunner(2, faults=Faults(no_room={4}))
+    bench = Bench(runner)
+    jobs = [bench.submit([20 + number, *PROMPT], max_tokens=10, ignore_eos=True) for number in range(4)]
+    bench.run()
+    assert bench.metrics.preemptions.value == 1
+    timings = [reply_of(job).summaries[0].timings for job in jobs]
+    assert (timings[3].queue_ms or 0) > (timings[1].ttft_ms or 0) + (timings[1].decode_ms or 0)
+    for job in jobs:
+        check(job, runner)
+
+
 def test_without_room_the_newest_gives_way_and_comes_back() -> None:
     runner = FakeRunner(2, faults=Faults(no_room={4}))
     bench = Bench(runner)
@@ -498,6 +537,41 @@ def test_what_must_not_be_cached_is_not_used_by_others_nor_uses_them() -> None:
     assert bench.ask(PROMPT).summaries[0].cached_tokens == 0
     assert bench.ask(PROMPT, cache_prompt=False).summaries[0].cached_tokens == 0
     assert "save" in runner.calls, "what the others had is kept all the same"
+
+
+def test_what_must_not_be_cached_is_not_copied_while_it_runs() -> None:
+    runner = FakeRunner(2)
+    bench = Bench(runner)
+    bench.submit(PROMPT, max_tokens=20, ignore_eos=True, cache_prompt=False)
+    for _ in range(3):
+        bench.core.turn()
+    other = bench.submit(PROMPT, max_tokens=2)
+    bench.run()
+    assert reply_of(other).summaries[0].cached_tokens == 0
+    assert "copy" not in runner.calls
+
+
+def test_room_for_a_copy_is_not_made_by_dropping_what_is_copied() -> None:
+    runner = FakeRunner(3, n_batch=64, n_cells=64)
+    bench = Bench(runner)
+    bench.submit([20] * 30, max_tokens=1)
+    follower = bench.submit([*([20] * 18), 21, 22], max_tokens=3)
+    bench.submit([30] * 14, max_tokens=1)
+    bench.run()
+    check(follower, runner)
+    assert reply_of(follower).summaries[0].cached_tokens == 18
+    assert runner.violations == []
+
+
+@both_kinds
+def test_a_follower_that_goes_another_way_at_the_end_is_not_taken_for_the_same(can_rewind: bool) -> None:
+    runner = FakeRunner(2, n_batch=64, can_rewind=can_rewind)
+    bench = Bench(runner)
+    jobs = [bench.submit([*PROMPT, 30 + number], max_tokens=3, ignore_eos=True) for number in range(2)]
+    bench.run()
+    for job in jobs:
+        check(job, runner)
+    assert reply_of(jobs[1]).summaries[0].cached_tokens == len(PROMPT)
 
 
 def test_the_store_is_bounded_and_forgets_the_oldest() -> None:
