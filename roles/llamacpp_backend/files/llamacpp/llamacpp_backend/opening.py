@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from .chat import ChatTemplate, NoChatTemplate
+from .constrain.constraints import Constraints
+from .constrain.helper import TrialProcess
 from .engine.core import EngineLimits
 from .engine.job import Job
 from .engine.loop import Engine
@@ -25,6 +27,7 @@ from .triton_adapter import log, make_series
 if TYPE_CHECKING:
     from .llama.model import Model
 
+_TOOL_TEMPLATE = "tool_use"  # the name under which some models have a template for chats with tools
 DEFAULT_N_BATCH = 512
 DEFAULT_QUEUE_SIZE = 64
 DEFAULT_CHECKPOINT_EVERY = 256
@@ -46,7 +49,10 @@ class TakesJobs(Protocol):
 
 @dataclass(frozen=True)
 class Opened:
-    """A model that answers. `fit` checks sampling against it; `close` is called once the engine is closed."""
+    """A model that answers.
+
+    `fit` checks sampling against it, its constraint included. `close` is called once the engine is closed.
+    """
 
     engine: TakesJobs
     prompts: PromptEncoder
@@ -118,13 +124,18 @@ def open_model(place: Place) -> Opened:
         labels = {"model_name": settings.name, "version": str(settings.version)}
         exporter = Exporter(engine.metrics.families(), labels, make_series, engine.snapshot, _log_error)
         opened.callback(exporter.close)
+        trial = TrialProcess(gguf)
+        opened.callback(trial.close)
+        constraints = Constraints(trial, allow_grammar=wanted.allow_grammar)
         _log_plan(settings, model, cpu, plan, n_batch, queue_size, cache_bytes)
         close = opened.pop_all().close
 
     def fit(sampling: Sampling) -> Sampling:
-        return fit_to_model(sampling, n_vocab=model.n_vocab, n_parallel=plan.n_parallel, timeout_ms=wanted.timeout_ms)
+        fitted = fit_to_model(sampling, n_vocab=model.n_vocab, n_parallel=plan.n_parallel, timeout_ms=wanted.timeout_ms)
+        return constraints.apply(fitted)
 
-    return Opened(engine, PromptEncoder(model, chat, plan.n_ctx), fit, settings.defaults, plan.n_ctx, close)
+    prompts = PromptEncoder(model, chat, plan.n_ctx, longest_token_bytes=model.longest_token_bytes)
+    return Opened(engine, prompts, fit, settings.defaults, plan.n_ctx, close)
 
 
 def _cache_bytes(wanted: EngineSettings, plan: ContextPlan, available: int | None) -> int:
@@ -138,7 +149,8 @@ def _cache_bytes(wanted: EngineSettings, plan: ContextPlan, available: int | Non
 
 def _chat(model: Model) -> ChatTemplate | NoChatTemplate:
     try:
-        return ChatTemplate(model.chat_renderer(), model.control_strings())
+        with_tools = model.chat_renderer(_TOOL_TEMPLATE) if model.chat_template(_TOOL_TEMPLATE) else None
+        return ChatTemplate(model.chat_renderer(), model.control_strings(), with_tools)
     except LoadError as error:  # raw prompts work all the same
         log("warning", f"chat is off: {error}")
         return NoChatTemplate(str(error))

@@ -79,18 +79,20 @@ class Model:
         """Text of the end token, for templates. Empty: there is none."""
         return self._text_if_any(native.llama_vocab_eos(self.vocab))
 
-    def chat_template(self) -> str | None:
-        """Source of the model's own chat template (Jinja), None when it has none."""
-        template = native.llama_model_chat_template(self.handle, None)
+    def chat_template(self, name: str | None = None) -> str | None:
+        """Source of the model's own chat template (Jinja), or of the one with this name; None when it has none."""
+        template = native.llama_model_chat_template(self.handle, name.encode() if name else None)
         return template.decode("utf-8", "replace") if template else None
 
-    def chat_renderer(self) -> Callable[..., str]:
-        """The model's own template, in a sandbox. Raises LoadError when there is none or it can't be compiled.
+    def chat_renderer(self, name: str | None = None) -> Callable[..., str]:
+        """The model's own template, or the one with this name, in a sandbox.
+
+        Raises LoadError when there is none or it can't be compiled.
 
         It is called with a list of messages, `tools=` a list of them or None, and by name what else the template asks
         for; it raises whatever the template raises.
         """
-        template = self.chat_template()
+        template = self.chat_template(name)
         if template is None:
             raise LoadError("the model has no chat template")
         try:
@@ -98,6 +100,11 @@ class Model:
         except Exception as error:  # jinja2 raises many kinds for a bad template
             raise LoadError(f"the model's chat template can't be compiled: {error}") from error
         return lambda messages, **names: str(formatter(messages=messages, **names).prompt)
+
+    @cached_property
+    def longest_token_bytes(self) -> int:
+        """Most bytes of a token's name; its share of a text is never longer."""
+        return max(len(brief.llama_vocab_get_text(self.vocab, token) or b"") for token in range(self.n_vocab))
 
     def control_strings(self) -> list[str]:
         """Texts that stand for control tokens."""
