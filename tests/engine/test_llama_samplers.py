@@ -234,12 +234,11 @@ def test_likeliest_tokens_of_any_vocabulary(wheel_directory: object, size: int, 
     from llamacpp_backend.llama.candidates import likeliest
 
     logits = np.random.default_rng(size).standard_normal(size, dtype=np.float32)
-    for number in range(3):
+    for highest in (0, size // 2, size - 1):  # the last: beyond the last whole row
+        logits[highest] = logits.max() + 1
         found = likeliest(logits, count)
         assert len(set(found)) == min(count, size)
         assert set(found) == set(np.argsort(-logits)[:count])
-        logits[-1:] = 9.0 + number  # beyond the last whole row
-        logits = np.roll(logits, size // 3)
 
 
 def test_penalties_see_the_prompt(fed: LlamaRunner) -> None:
@@ -382,7 +381,7 @@ def test_shortcut_among_the_likeliest_changes_no_choice(fed: LlamaRunner) -> Non
     for seed in range(200):
         row(fed)[:] = np.random.default_rng(seed).standard_normal(len(row(fed)), dtype=np.float32) * 4
         grammar = ["root ::= [a-m]*", "root ::= [a-zA-Z ]*", 'root ::= "e"*', "root ::= [^\\n]*"][seed % 4]
-        for options in ({}, {**FREE, "top_k": 3}, {**EVERYTHING, "repetition_penalty": 1.0, "dry_multiplier": 0.0}):
+        for options in ({}, {**HOT, "top_k": 5}, {**EVERYTHING, "repetition_penalty": 1.0, "dry_multiplier": 0.0}):
             choices = []
             for shortcut in (True, False):
                 with closing(fed.sampler(sampling(grammar=grammar, **{**options, "seed": seed}), TEXT)) as sampler:
@@ -392,6 +391,18 @@ def test_shortcut_among_the_likeliest_changes_no_choice(fed: LlamaRunner) -> Non
                     choices.append([fed.sample(0, sampler, False).token for _ in range(2)])
             assert choices[0] == choices[1], (seed, options)
     assert settled > 200
+
+
+@pytest.mark.parametrize("more", [{}, {"xtc_probability": 0.7, "xtc_threshold": 0.01}, {"min_p": 0.1}, {"top_k": 9}])
+def test_grammar_that_allows_all_changes_no_draw(fed: LlamaRunner, llama: Models, more: dict[str, Any]) -> None:
+    """XTC, for one, leaves its candidates elsewhere in the array."""
+    plain = [token for token in range(llama["dense"].n_vocab) if llama["dense"].token_bytes(token).isalpha()]
+    row(fed)[:] = -100.0
+    row(fed)[plain] = np.random.default_rng(1).standard_normal(len(plain), dtype=np.float32)
+    options = {**FREE, "seed": 1, **more}
+    drawn = tokens(fed, 100, **options)
+    assert len(set(drawn)) > 3
+    assert tokens(fed, 100, **options, grammar="root ::= [^\\x00]*") == drawn
 
 
 def test_control_tokens_do_not_pass_for_text_under_a_grammar(fed: LlamaRunner, llama: Models) -> None:
