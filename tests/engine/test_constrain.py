@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -132,9 +133,25 @@ def test_taken(trial: TrialProcess, name: str) -> None:
     assert "root ::= " in trial.run(*TAKEN[name])
 
 
+def running(trial: TrialProcess) -> subprocess.Popen[bytes]:
+    """The process, started when the last test has ended it."""
+    trial.run("json_schema", SIMPLE)
+    assert trial._process is not None
+    return trial._process
+
+
+def test_process_ends_itself_by_cpu_time(trial: TrialProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not go on when nobody waits for it any more."""
+    monkeypatch.setattr(helper, "ANSWER_SECONDS", 60)
+    with pytest.raises(BadRequest) as caught:
+        trial.run("grammar", GRAMMARS["many ways to read six optional letters"])
+    assert str(caught.value) == (
+        f"grammar is not usable: it ends the process that tries it (status -{signal.SIGPROF:d}); make it simpler"
+    )
+
+
 def test_process_that_dies_is_replaced(trial: TrialProcess) -> None:
-    process = trial._process
-    assert process is not None
+    process = running(trial)
     process.kill()
     process.wait()
     assert trial.run("json_schema", SIMPLE)
@@ -142,8 +159,7 @@ def test_process_that_dies_is_replaced(trial: TrialProcess) -> None:
 
 
 def test_process_that_dies_while_it_is_asked(trial: TrialProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = trial._process
-    assert process is not None
+    process = running(trial)
     monkeypatch.setattr(process, "poll", lambda: None)  # not noticed yet
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(BadRequest, match="json_schema is not usable"):
@@ -153,8 +169,7 @@ def test_process_that_dies_while_it_is_asked(trial: TrialProcess, monkeypatch: p
 
 def test_process_that_does_not_read(trial: TrialProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helper, "ANSWER_SECONDS", 0.5)
-    process = trial._process
-    assert process is not None
+    process = running(trial)
     os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(BadRequest, match="json_schema is not usable: it takes too long; make it simpler"):
         trial.run("json_schema", " " * 65_536 * 8)
@@ -167,9 +182,7 @@ def test_nothing_is_left_behind(wheel_directory: Path) -> None:
     open_files = len(os.listdir("/proc/self/fd"))
     process = TrialProcess(DEMO, sys.executable)
     for _ in range(3):
-        process.run("json_schema", SIMPLE)
-        child = process._process
-        assert child is not None
+        child = running(process)
         process.close()
         process.close()
         assert child.poll() is not None

@@ -201,7 +201,7 @@ def test_defaults_must_fit_a_set_context(path: Path) -> None:
     [
         ({"n_parallel": 2}, {"n": 3}, "defaults: n is 3; allowed is an integer from 1 to 2 (n_parallel)"),
         ({"timeout_ms": 9}, {"timeout_ms": 10}, "defaults: timeout_ms is 10; allowed is an integer from 0 to 9"),
-        ({}, {"grammar": "x"}, "defaults.grammar is set while engine.allow_grammar is false"),
+        ({}, {"grammar": 'root ::= "x"'}, "defaults.grammar is set while engine.allow_grammar is false"),
     ],
 )
 def test_defaults_must_fit_the_engine(
@@ -209,6 +209,19 @@ def test_defaults_must_fit_the_engine(
 ) -> None:
     assert refusal(path, engine=engine, defaults=defaults).startswith(message)
     read_engine_settings(write(path, engine={"allow_grammar": True}, defaults=defaults))
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ({"json_schema": '{"not": {}}'}, "defaults: json_schema: 'not' at # is not supported; supported are"),
+        ({"json_schema": "{"}, "defaults: json_schema is not JSON"),
+        ({"grammar": "root ::= x"}, "defaults: grammar, rule 'root': there is no rule 'x'"),
+    ],
+)
+def test_constraints_among_the_defaults_are_read(path: Path, defaults: dict[str, Any], message: str) -> None:
+    assert refusal(path, engine={"allow_grammar": True}, defaults=defaults).startswith(message)
+    read_engine_settings(write(path, defaults={"json_schema": '{"type": "object"}'}))
 
 
 def test_defaults_must_fit_the_vocabulary(path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .constrain import compiling
 from .errors import BadRequest, LoadError
 from .parameters import MAX_ANSWERS, MAX_TIMEOUT_MS, SAMPLING_NAMES, fit_to_model, parse_sampling
 from .rules import MAX_N_CTX, Choice, Computed, Flag, Number, Rule
@@ -201,6 +202,10 @@ def check_defaults(
     try:
         sampling = parse_sampling({}, defaults, n_ctx)
         fit_to_model(sampling, n_vocab=n_vocab, n_parallel=n_parallel, timeout_ms=timeout_ms)
+        # Whether llama.cpp takes it, the first request will tell; that it is read here spares most such surprises.
+        for kind, text in ((compiling.SCHEMA, sampling.json_schema), (compiling.GRAMMAR, sampling.grammar)):
+            if text is not None:
+                compiling.gbnf_of(kind, text)
     except BadRequest as error:
         raise LoadError(f"{path}: defaults: {error}") from error
 
