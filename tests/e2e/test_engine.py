@@ -196,6 +196,7 @@ def test_metrics_count_what_was_asked(endpoints: dict[str, Any]) -> None:
         return sum(metrics(endpoints, f"vllm:{name}").values())
 
     names = ("prompt_tokens_total", "generation_tokens_total", "time_to_first_token_seconds_count")
+    time.sleep(2.5)  # what was asked before is exported within a second
     before = [count(name) for name in names]
     found = outputs(kserve.infer(endpoints["http"], MODEL, "count me", max_tokens=5, ignore_eos=True))
     asked = [found["prompt_tokens"][0], 5, 1]
