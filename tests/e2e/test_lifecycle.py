@@ -70,7 +70,9 @@ def test_nothing_but_the_edge_listens(host: Any) -> None:
 
 
 def test_who_may_reach_the_sockets(host: Any) -> None:
-    assert host.run(["ls", "-A", "/run/triton"]).stdout.split() == sorted([*SOCKETS, "release", "service.fingerprint"])
+    there = sorted([*SOCKETS, "engines", "release", "service.fingerprint"])
+    assert host.run(["ls", "-A", "/run/triton"]).stdout.split() == there
+    assert host.run(["stat", "-c", "%a %U", "/run/triton/engines"]).stdout == "700 triton\n"
     connect = "import socket; socket.socket(socket.AF_UNIX).connect('/run/triton/http.sock'); print('connected')"
     assert host.run(["runuser", "-u", "triton-edge", "--", "python3", "-c", connect]).stdout == "connected\n"
     refused = host.run(["runuser", "-u", "nobody", "--", "python3", "-c", connect])
