@@ -107,6 +107,10 @@ class FakeRunner:
 
     # -- the protocol ----------------------------------------------------------------------------------------------
 
+    def warm_up(self) -> None:
+        self._check(not self.calls, "a warm-up after other calls")
+        self._count("warm_up")
+
     def decode(self, chunks: Sequence[Chunk]) -> None:
         number = self._count("decode")
         self._check(bool(chunks), "an empty step")

@@ -213,3 +213,24 @@ def test_an_error_that_nobody_foresaw_fails_the_jobs_and_the_next_one_is_served(
     assert isinstance(ended(rig.submit(max_tokens=1)[1]).finals[0], (list, EngineFailure))
     assert ended(rig.submit()[1]).summaries
     assert any("a bug" in line for line in rig.errors)
+
+
+def test_runner_is_warm_on_the_engines_own_thread_before_anything_else() -> None:
+    runner = FakeRunner()
+    threads: list[str] = []
+    runner.warm_up = lambda: threads.append(threading.current_thread().name)  # type: ignore[method-assign]
+    engine = Engine(runner, EngineLimits(4, SMALL_CACHE), lambda _line: None)
+    assert threads == ["llamacpp-engine"]
+    engine.close()
+
+
+def test_failed_warm_up_is_raised_and_leaves_no_thread() -> None:
+    runner = FakeRunner()
+
+    def fail() -> None:
+        raise EngineFailure("no warm-up")
+
+    runner.warm_up = fail  # type: ignore[method-assign]
+    with pytest.raises(EngineFailure, match="no warm-up"):
+        Engine(runner, EngineLimits(4, SMALL_CACHE), lambda _line: None)
+    assert not any(thread.name == "llamacpp-engine" for thread in threading.enumerate() if thread.is_alive())

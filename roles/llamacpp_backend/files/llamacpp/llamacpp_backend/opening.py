@@ -95,7 +95,6 @@ def open_model(place: Place) -> Opened:
         ),
         available=available,
     )
-    check_defaults(path, settings.defaults, plan.n_ctx)
     cache_bytes = _cache_bytes(wanted, plan, available)
     with ExitStack() as opened:  # closed in reverse order, after a failed load as after an unload
         model = Model(gguf, _log_native)
@@ -112,9 +111,16 @@ def open_model(place: Place) -> Opened:
             cache_type_v=wanted.cache_type_v,
             flash_attention=wanted.flash_attention,
         )
+        check_defaults(
+            path,
+            settings.defaults,
+            plan.n_ctx,
+            n_vocab=model.n_vocab,
+            n_parallel=plan.n_parallel,
+            timeout_ms=wanted.timeout_ms,
+        )
         runner = LlamaRunner(model, options)
         opened.callback(runner.close)
-        runner.warm_up()
         chat = _chat(model)
         queue_size = wanted.queue_size or DEFAULT_QUEUE_SIZE
         every = DEFAULT_CHECKPOINT_EVERY if wanted.checkpoint_every is None else wanted.checkpoint_every

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ..errors import BadRequest, EngineFailure, Unavailable
@@ -33,7 +34,10 @@ class Engine:
     """Continuous batching over the slots of a runner, which no other thread may touch until `close` has returned."""
 
     def __init__(self, runner: Runner, limits: EngineLimits, log_error: Callable[[str], None]) -> None:
-        """`log_error` takes a line about a failure. Raises ValueError for a runner whose n_batch is below n_slots."""
+        """Returns once the runner is warm; raises what that raises, and ValueError when its n_batch is below n_slots.
+
+        `log_error` takes a line about a failure.
+        """
         self.metrics = Metrics(runner.n_ctx)
         self._runner = runner
         self._queue_size = limits.queue_size
@@ -44,7 +48,9 @@ class Engine:
         self._cancelled: list[Job] = []
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="llamacpp-engine")
+        self._warm: Future[None] = Future()
         self._thread.start()
+        self._warm.result()
 
     def submit(self, job: Job) -> None:
         """Queue a job. Raises Unavailable at once when the queue is full or closing, BadRequest for a prompt without
@@ -98,6 +104,14 @@ class Engine:
             raise BadRequest(f"the prompt has {len(job.prompt)} tokens; allowed are 1 to {n_ctx - 1} (n_ctx - 1)")
 
     def _run(self) -> None:
+        # On this thread, as on all later steps: OpenMP keeps threads for each one that ever computed, and where they
+        # are more than the CPUs it lets them wait in a slower way.
+        try:
+            self._runner.warm_up()
+        except Exception as error:
+            self._warm.set_exception(error)
+            return
+        self._warm.set_result(None)
         while True:
             try:
                 if not self._take_in():

@@ -75,6 +75,9 @@ class Runner(Protocol):
     def can_rewind(self) -> bool:
         """Whether a slot can be cut back to any length (dense); a hybrid only goes back to a checkpoint."""
 
+    def warm_up(self) -> None:
+        """One step with all slots, before any other call: it pays for page faults and for growing buffers."""
+
     def decode(self, chunks: Sequence[Chunk]) -> None:
         """One step: at most one chunk per slot, slots ascending. Raises NoRoom or StepFailed."""
 
