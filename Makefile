@@ -10,7 +10,7 @@ export LAB
 
 PLAYBOOK := ansible-playbook -i inventories/lab
 # Our Python, without the parts that only run where torch or Triton is.
-PYTHON_FILES := $(wildcard roles/*/files/[l-t]*/*.py roles/*/files/llamacpp/*/ roles/*/filter_plugins roles/*/action_plugins) bench docs files lab tests
+PYTHON_FILES := $(wildcard roles/*/files/[l-t]*/*.py roles/*/files/llamacpp/llamacpp_backend roles/*/filter_plugins roles/*/action_plugins) bench docs files lab tests
 
 .PHONY: help
 help: ## show this list
