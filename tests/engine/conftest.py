@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from asking import N_CTX, Asker
 from llamacpp_backend.chat import ChatTemplate
 from llamacpp_backend.engine.core import EngineLimits
 from llamacpp_backend.engine.loop import Engine
 from llamacpp_backend.engine.prompt_cache import CacheLimits
 from llamacpp_backend.prompts import PromptEncoder
+
+from tests.engine.asking import N_CTX, Asker
 
 if TYPE_CHECKING:
     from llamacpp_backend.llama.model import Model as LlamaModel

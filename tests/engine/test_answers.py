@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from asking import ANSWERS, KNOWN, N_CTX, Answer, Asker
 from llamacpp_backend.errors import BadRequest, Cancelled
 from llamacpp_backend.parameters import parse_sampling
 from llamacpp_backend.requests import GenerateRequest
+
+from tests.engine.asking import ANSWERS, KNOWN, N_CTX, Answer, Asker
 
 if TYPE_CHECKING:
     from llamacpp_backend.llama.model import Model

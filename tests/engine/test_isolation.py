@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asking import ANSWERS, Answer, Asked, Asker
 from llamacpp_backend.errors import Cancelled
+
+from tests.engine.asking import ANSWERS, Answer, Asked, Asker
 
 OpenAsker = Callable[..., Asker]
 
