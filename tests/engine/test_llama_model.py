@@ -269,7 +269,7 @@ def test_chats_are_rendered_by_the_models_template(llama: Models) -> None:
 def test_model_without_a_usable_template(llama: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama["demo"]
     for template, words in ((None, "the model has no chat template"), ("{% for", "chat template can't be compiled")):
-        monkeypatch.setattr(model, "chat_template", lambda template=template: template)
+        monkeypatch.setattr(model, "chat_template", lambda _name, template=template: template)
         with pytest.raises(LoadError, match=words):
             model.chat_renderer()
 
