@@ -41,7 +41,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "n_parallel",
         Computed(Number(int, 1, 64)),
-        "from the CPUs and the memory",
+        "two for each thread, 4 to 16, fewer where memory is short",
         "answers made at once; each has n_ctx tokens of its own in the KV cache",
     ),
     Setting(
@@ -51,7 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
         "all requests share one pool of n_ctx * n_parallel tokens, and copies of a prefix cost nothing on dense models",
     ),
     Setting(
-        "n_batch", Computed(Number(int, 16, 8192, note=" tokens")), "256", "most tokens in one step, over all requests"
+        "n_batch", Computed(Number(int, 16, 8192, note=" tokens")), "512", "most tokens in one step, over all requests"
     ),
     Setting(
         "n_ubatch",
@@ -81,20 +81,20 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "prompt_cache_mib",
         Number(int, 0, 1_048_576, note=" MiB"),
-        "a share of the memory that is left",
+        "a quarter of the memory that is left, at most 2048",
         "memory for prompts that may come again; 0: only what the KV cache still holds is used again",
     ),
     Setting(
         "checkpoint_every",
         Number(int, 0, MAX_N_CTX, note=" tokens"),
-        "by the model",
+        "256",
         "distance of the checkpoints that a model with a recurrent state needs to use a part of a prompt again; "
         "0: only at turns and at the prompt's end",
     ),
     Setting(
         "max_added_latency_ms",
         Computed(Number(int, 1, 60_000, note=" ms")),
-        "from measured step times",
+        "one and a half times what a token takes without it",
         "how much later the next token of a running answer may come because a new prompt is being read",
     ),
     Setting("queue_size", Computed(Number(int, 1, 512)), "64", "requests that may wait; one more is refused at once"),
