@@ -138,6 +138,7 @@ def open_model(place: Place) -> Opened:
 
     def fit(sampling: Sampling) -> Sampling:
         fitted = fit_to_model(sampling, n_vocab=model.n_vocab, n_parallel=plan.n_parallel, timeout_ms=wanted.timeout_ms)
+        runner.prepare(fitted)
         return constraints.apply(fitted)
 
     prompts = PromptEncoder(model, chat, plan.n_ctx, longest_token_bytes=model.longest_token_bytes)
