@@ -52,6 +52,10 @@ engine: tools ## tests of the backend with a real llama.cpp (takes the wheel tha
 	@lab/bin/packages libgomp1
 	@pytest -q tests/engine
 
+.PHONY: soak
+soak: tools ## an hour of mixed load on the demo host: nothing may grow (SOAK_SECONDS=600 for less)
+	@SOAK_SECONDS=$${SOAK_SECONDS:-3600} TRITON_ENDPOINTS=.lab/endpoints.json pytest -q tests/e2e/test_soak.py
+
 SCENARIOS := default debian13 bad_input
 .PHONY: $(SCENARIOS:%=scenario-%)
 $(SCENARIOS:%=scenario-%): scenario-%: tools
