@@ -86,6 +86,12 @@ def test_the_release_and_the_models_belong_to_root(host: Any) -> None:
     assert host.run(["find", *paths, "-perm", "/022", "!", "-type", "l"]).stdout == ""
 
 
+def test_files_for_many_requests(host: Any) -> None:
+    pid = show(host, "triton.service", "MainPID")["MainPID"]
+    (line,) = [line for line in host.run(["cat", f"/proc/{pid}/limits"]).stdout.splitlines() if "open files" in line]
+    assert line.split()[3] == "65536"
+
+
 def test_the_sandbox_holds(host: Any) -> None:
     properties = show(
         host, "triton.service", "PrivateNetwork", "ProtectSystem", "NoNewPrivileges", "MemoryDenyWriteExecute"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,10 @@ from llamacpp_backend import delivery
 from llamacpp_backend.delivery import Outbox, Watcher
 
 Wait = Callable[[Callable[[], bool]], None]
+
+
+def ignore(_line: str) -> None:
+    """Where errors go that a test does not expect."""
 
 
 class Request:
@@ -27,14 +32,14 @@ class Request:
 @pytest.fixture
 def watcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
     monkeypatch.setattr(delivery, "POLL_SECONDS", 0.002)
-    watcher = Watcher()
+    watcher = Watcher(ignore)
     yield watcher
     watcher.close()
     assert not watcher._thread.is_alive()
 
 
 def test_outbox_delivers_in_order_on_its_own_thread() -> None:
-    outbox = Outbox()
+    outbox = Outbox(ignore)
     seen: list[tuple[int, int]] = []
     for number in range(1000):
         outbox.put(lambda number=number: seen.append((number, threading.get_ident())))  # type: ignore[misc]
@@ -44,7 +49,7 @@ def test_outbox_delivers_in_order_on_its_own_thread() -> None:
 
 
 def test_putting_does_not_wait_for_the_delivery() -> None:
-    outbox = Outbox()
+    outbox = Outbox(ignore)
     gate = threading.Event()
     outbox.put(lambda: None if gate.wait(5) else pytest.fail("the gate never opened"))
     outbox.put(lambda: None)
@@ -76,7 +81,47 @@ def test_watcher_sleeps_when_idle_and_wakes(watcher: Watcher, wait_until: Wait) 
 
 def test_requests_that_end_at_once_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "POLL_SECONDS", 60)
-    watcher, request = Watcher(), Request()
+    watcher, request = Watcher(ignore), Request()
     watcher.add(request)
     watcher.close()
     assert request.looks == 0
+
+
+def test_a_delivery_that_raises_is_logged_and_the_next_one_runs() -> None:
+    errors: list[str] = []
+    outbox = Outbox(errors.append)
+    seen: list[int] = []
+
+    def fail() -> None:
+        raise MemoryError
+
+    outbox.put(fail)
+    outbox.put(lambda: seen.append(1))
+    outbox.close()
+    assert (seen, errors) == ([1], ["an answer could not be delivered: MemoryError()"])
+
+
+def test_a_look_that_raises_ends_only_its_own_request(monkeypatch: pytest.MonkeyPatch, wait_until: Wait) -> None:
+    monkeypatch.setattr(delivery, "POLL_SECONDS", 0.002)
+    errors: list[str] = []
+    watcher, good, bad = Watcher(errors.append), Request(), Request()
+    bad.look = lambda: 1 // 0 > 0  # type: ignore[method-assign]
+    watcher.add(bad)
+    watcher.add(good)
+    wait_until(lambda: good.looks > 3)
+    watcher.close()
+    assert len(errors) == 1
+
+
+def test_idle_threads_hold_no_request(monkeypatch: pytest.MonkeyPatch, wait_until: Wait) -> None:
+    monkeypatch.setattr(delivery, "POLL_SECONDS", 0.002)
+    outbox, watcher = Outbox(ignore), Watcher(ignore)
+    delivered, looked_at = Request(), Request()
+    delivered.useful = looked_at.useful = False
+    left = [weakref.ref(delivered), weakref.ref(looked_at)]
+    outbox.put(lambda request=delivered: request.look() and None)  # type: ignore[misc]
+    watcher.add(looked_at)
+    del delivered, looked_at
+    wait_until(lambda: [request() for request in left] == [None, None])
+    outbox.close()
+    watcher.close()

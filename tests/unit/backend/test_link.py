@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +32,8 @@ class Engine:
         self.asked: list[RawRequest] = []
         self.replies: list[LinkReply] = []
         self.act: Callable[[RawRequest, LinkReply], None] = self.echo
-        self.link = EngineLink(link_path("demo_stream", 1), self.take)
+        self.errors: list[str] = []
+        self.link = EngineLink(link_path("demo_stream", 1), self.take, self.errors.append)
 
     def take(self, read: Callable[[], RawRequest], reply: LinkReply) -> None:
         raw = read()
@@ -119,17 +121,57 @@ def test_engine_that_is_not_there() -> None:
         ask()
 
 
-def test_engine_that_was_killed_before_and_during_a_request(engine: Engine) -> None:
-    def die(_raw: RawRequest, reply: LinkReply) -> None:
-        reply._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does for a process that is gone
+def test_engine_that_was_killed_before_and_during_a_request(tmp_path: Path) -> None:
+    path = link_path("demo_stream", 1)
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
 
-    engine.act = die
-    with pytest.raises(EngineFailure, match="the process of model 'demo_stream' ended before it had answered"):
-        ask()
-    engine.link._listener.shutdown(socket.SHUT_RDWR)
-    engine.link._listener.close()
+        def die() -> None:
+            connection, _ = listener.accept()
+            connection.recv(100)
+            connection.close()  # as the kernel does for a process that is gone
+
+        threading.Thread(target=die).start()
+        with pytest.raises(EngineFailure, match="the process of model 'demo_stream' ended before it had answered"):
+            ask()
     with pytest.raises(Unavailable, match=r"is not loaded \(Connection refused\)"):
         ask()
+
+
+def test_connections_that_can_not_be_accepted_are_accepted_later(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener, failures = engine.link._listener, [OSError(24, "Too many open files")] * 3
+
+    class Exhausted:
+        """A listener for which there are no files at first."""
+
+        def accept(self) -> tuple[socket.socket, str]:
+            if failures:
+                raise failures.pop()
+            return listener.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(listener, name)
+
+    monkeypatch.setattr(engine.link, "_listener", Exhausted())
+    assert ask() == answer(RAW.inputs["prompt"])
+    assert len(engine.errors) == 3
+
+
+def test_connections_without_a_thread_are_closed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def fail(_thread: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(EngineFailure, match="ended before it had answered"):
+        ask()
+    assert ask() == answer(RAW.inputs["prompt"])
 
 
 def test_left_over_socket_of_a_killed_engine_does_not_matter() -> None:
@@ -141,6 +183,7 @@ def test_left_over_socket_of_a_killed_engine_does_not_matter() -> None:
     engine = Engine()
     assert ask() == answer(RAW.inputs["prompt"])
     engine.link.close()
+    engine.link.join()
     assert list(path.parent.iterdir()) == []
 
 
@@ -151,7 +194,7 @@ def test_new_engine_takes_over_from_its_old_self(engine: Engine) -> None:
     assert ask() == answer(RAW.inputs["prompt"])
     assert (len(engine.asked), len(new.asked)) == (0, 2)
     new.link.close()
-    engine.link = Engine().link  # closed by the fixture
+    new.link.join()
 
 
 def test_close_lets_running_requests_end(engine: Engine, wait_until: Wait) -> None:
@@ -175,27 +218,41 @@ def test_close_lets_running_requests_end(engine: Engine, wait_until: Wait) -> No
         assert asking.result(5) == answer("")
     engine.link.join()
     assert engine.link._threads == set()
-    engine.link = Engine().link  # closed by the fixture
 
 
-def test_front_that_reads_nothing_does_not_hold_the_engine(
+def test_front_that_reads_nothing_holds_nobody_up(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
 ) -> None:
     monkeypatch.setattr(link, "SEND_SECONDS", 1)
-    outcome: list[Exception] = []
 
     def say_much(_raw: RawRequest, reply: LinkReply) -> None:
         reply.piece(0, "x" * 4_000_000, ())
-        try:
-            reply.finish([SUMMARY])
-        except OSError as error:
-            outcome.append(error)
+        began = time.monotonic()
+        reply.finish([SUMMARY])
+        assert time.monotonic() - began < 0.1
 
     engine.act = say_much
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(link_path("demo_stream", 1)))
         connection.sendall(b'{"inputs": {}, "parameters": {}}\n')
-        wait_until(lambda: len(outcome) == 1)
+        wait_until(lambda: len(engine.errors) == 1)
+        assert "could not be delivered to a front" in engine.errors[0]
+        connection.settimeout(5)
+        while connection.recv(65536):  # what was sent, and then the end: the front must not wait for the rest
+            pass
+
+
+def test_front_that_is_stopped_while_it_asks_does_not_hold_up_an_unload(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
+) -> None:
+    monkeypatch.setattr(link, "SEND_SECONDS", 1)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(link_path("demo_stream", 1)))
+        connection.sendall(b'{"inputs"')
+        wait_until(lambda: len(engine.link._threads) == 1)
+        engine.link.close()
+        engine.link.join()
+    assert engine.asked == []
 
 
 def test_front_that_goes_before_it_asks(engine: Engine, wait_until: Wait) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import triton_python_backend_utils as pb_utils
-from llamacpp_backend import delivery
+from llamacpp_backend import delivery, engine_model
 from llamacpp_backend.answers import Outputs
 from llamacpp_backend.chat import NoChatTemplate
 from llamacpp_backend.engine.job import Job, Summary, Timings
@@ -23,6 +23,7 @@ from llamacpp_backend.parameters import fit_to_model
 from llamacpp_backend.prompts import PromptEncoder
 from llamacpp_backend.requests import RawRequest
 from llamacpp_backend.settings import Place
+from llamacpp_backend.triton_adapter import read_request
 
 SUMMARY = Summary("stop", 1, 0, 1, None, Timings(0.5, 1.0, 2.0, 1.5))
 Wait = Callable[[Callable[[], bool]], None]
@@ -182,6 +183,84 @@ def test_engine_full_queue(engine: Engine, wait_until: Wait) -> None:
     assert all(outcome(request) == ["UNAVAILABLE"] for request in refused)
     engine.gate.set()
     wait_until(lambda: all(request.sender.finals == 1 for request in requests))
+
+
+def test_engine_that_is_unloaded_while_a_front_is_being_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model must not be freed before the last request has left the intake."""
+    reading, gate = threading.Event(), threading.Event()
+    encode = engine.model._opened.prompts.encode
+    freed_early: list[int] = []
+
+    def slow(wanted: Any) -> list[int]:
+        reading.set()
+        assert gate.wait(5)
+        freed_early.append(engine.closed)
+        return encode(wanted)
+
+    monkeypatch.setattr(engine.model._opened.prompts, "encode", slow)
+    outcomes: list[Any] = []
+
+    def ask() -> None:
+        try:
+            outcomes.append(EngineClient("demo_stream", 1).ask(RawRequest({"prompt": "ab"}, {}), lambda: False))
+        except Unavailable as error:
+            outcomes.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert reading.wait(5)
+    closing = threading.Thread(target=engine.model.finalize)
+    closing.start()
+    time.sleep(0.1)
+    gate.set()
+    closing.join(5)
+    asking.join(5)
+    assert (freed_early, engine.closed, len(outcomes)) == ([0], 1, 1)
+
+
+def test_constraint_that_takes_long_holds_up_no_other_request(engine: Engine, wait_until: Wait) -> None:
+    gate = threading.Event()
+    fit = engine.model._opened.fit
+
+    def slow(sampling: Any) -> Any:
+        assert sampling.json_schema is None or gate.wait(5)
+        return fit(sampling)
+
+    object.__setattr__(engine.model._opened, "fit", slow)
+    constrained = [pb_utils.Request({"prompt": [b"x"]}, {"json_schema": "{}"}) for _ in range(8)]
+    plain = pb_utils.Request({"prompt": [b"y"]})
+    engine.model.execute([*constrained, plain])
+    wait_until(lambda: plain.sender.finals == 1)
+    assert [request.sender.finals for request in constrained] == [0] * 8
+    gate.set()
+    wait_until(lambda: all(request.sender.finals == 1 for request in constrained))
+
+
+def test_engine_whose_link_cannot_be_made_leaves_no_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engines").write_text("")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    before = set(threading.enumerate())
+    with pytest.raises(FileExistsError):
+        Engine()
+    assert set(threading.enumerate()) <= before
+
+
+def test_engine_refuses_more_than_it_can_read(
+    engine: Engine, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.model, "_room", threading.BoundedSemaphore(1))
+    gate = threading.Event()
+    monkeypatch.setattr(engine_model, "read_request", lambda request: gate.wait(5) and read_request(request))
+    requests = [pb_utils.Request({"prompt": [b"x"]}) for _ in range(3)]
+    engine.model.execute(requests)
+    wait_until(lambda: [outcome(request) for request in requests[1:]] == [["UNAVAILABLE"]] * 2)
+    gate.set()
+    wait_until(lambda: requests[0].sender.finals == 1)
+    last = pb_utils.Request({"prompt": [b"y"]})
+    wait_until(lambda: engine.model._room.acquire(blocking=False))
+    engine.model._room.release()
+    engine.model.execute([last])
+    wait_until(lambda: outcome(last) == ["y", ""])
 
 
 def test_engine_ends_a_job_whose_client_has_cancelled(engine: Engine, wait_until: Wait) -> None:

@@ -231,6 +231,24 @@ def test_triton_is_not_asked_about_an_answered_request() -> None:
     assert not reply.client_gone()
 
 
+def test_answer_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = pb_utils.Request()
+    reply = TritonReply(request, at_once)
+    monkeypatch.setattr(triton_adapter, "_tensor", lambda _name, _values: 1 // 0)
+    reply.finish([SUMMARY])
+    (response,) = request.sender.responses
+    assert (response.error().code(), request.sender.finals) == ("INTERNAL", 1)
+
+
+def test_piece_that_cannot_be_made_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = pb_utils.Request()
+    reply = TritonReply(request, at_once)
+    reply.stream = True
+    monkeypatch.setattr(triton_adapter, "_tensor", lambda _name, _values: 1 // 0)
+    reply.piece(0, "a", ())
+    assert reply.client_gone()
+
+
 def test_client_that_cannot_be_told_counts_as_gone() -> None:
     request = pb_utils.Request()
     request.sender.broken = True

@@ -11,9 +11,10 @@ POLL_SECONDS = 0.1  # how often Triton is asked about each running request: a me
 
 
 class Outbox:
-    """Runs deliveries one after another on a thread of its own. A delivery may not raise."""
+    """Runs deliveries one after another on a thread of its own; one that raises is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_error: Callable[[str], None]) -> None:
+        self._log_error = log_error
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="llamacpp-outbox")
         self._thread.start()
@@ -29,7 +30,11 @@ class Outbox:
 
     def _loop(self) -> None:
         while (deliver := self._queue.get()) is not None:
-            deliver()
+            try:
+                deliver()
+            except Exception as error:  # the others' answers must not suffer
+                self._log_error(f"an answer could not be delivered: {error!r}")
+            del deliver  # or an idle outbox would hold the last request's memory
 
 
 class Watched(Protocol):
@@ -42,7 +47,8 @@ class Watched(Protocol):
 class Watcher:
     """Looks after running requests from a thread of its own, which sleeps while there are none."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_error: Callable[[str], None]) -> None:
+        self._log_error = log_error
         self._watched: set[Watched] = set()
         self._lock = threading.Lock()
         self._some = threading.Event()
@@ -67,10 +73,20 @@ class Watcher:
             self._some.wait()
             if self._closing.wait(POLL_SECONDS):  # most requests have ended before they are looked at
                 return
-            with self._lock:
-                watched = list(self._watched)
-            done = {request for request in watched if not request.look()}
-            with self._lock:
-                self._watched -= done
-                if not self._watched:
-                    self._some.clear()
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            watched = list(self._watched)
+        done = {request for request in watched if not self._is_useful(request)}
+        with self._lock:
+            self._watched -= done
+            if not self._watched:
+                self._some.clear()
+
+    def _is_useful(self, request: Watched) -> bool:
+        try:
+            return request.look()
+        except Exception as error:  # the others must still be looked at
+            self._log_error(f"a request could not be looked at: {error!r}")
+            return False

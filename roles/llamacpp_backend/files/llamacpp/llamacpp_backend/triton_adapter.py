@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 from . import contract
 from .answers import Collector, Outputs, final_outputs, piece_outputs
 from .engine.job import Summary, TokenInfo
-from .errors import BackendError, BadRequest, LoadError
+from .errors import BackendError, BadRequest, EngineFailure, LoadError
 from .requests import RawRequest, decode_text
 from .settings import Place
 
@@ -113,7 +113,7 @@ class TritonReply:
     def piece(self, index: int, text: str, tokens: Sequence[TokenInfo]) -> None:
         """Send a piece, or keep it for the one response."""
         if self.stream:
-            self._deliver(lambda: self._send(piece_outputs(index, text, tokens)))
+            self._deliver(lambda: self._send(lambda: piece_outputs(index, text, tokens)))
         else:
             self._collector.piece(index, text, tokens)
 
@@ -124,32 +124,42 @@ class TritonReply:
 
     def finish(self, answers: Sequence[Summary]) -> None:
         """Send what is left of the answers, how they ended, and the final flag."""
-        self.answer(final_outputs(answers) if self.stream else self._collector.outputs(answers))
+        if self.stream:
+            self._deliver(lambda: self._send_last(lambda: final_outputs(answers)))
+        else:
+            self._deliver(lambda: self._send_last(lambda: self._collector.outputs(answers)))
 
     def answer(self, outputs: Outputs) -> None:
         """Send the last response."""
-        self._deliver(lambda: self._send(outputs, last=True))
+        self._deliver(lambda: self._send_last(lambda: outputs))
 
     def fail(self, error: BackendError) -> None:
         """Send an error with its own code as the last response."""
-        code = getattr(pb_utils.TritonError, error.code)
-        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
-        self._deliver(lambda: self._send_last(response))
+        self._deliver(lambda: self._send_final(_error_response(error)))
 
-    def _send(self, outputs: Outputs, last: bool = False) -> None:
-        response = pb_utils.InferenceResponse(
+    def _response(self, outputs: Outputs) -> Any:
+        return pb_utils.InferenceResponse(
             [_tensor(name, values) for name, values in outputs.items() if name in self._wanted]
         )
-        if last:
-            self._send_last(response)
-        elif not self._gone:
-            try:
-                self._sender.send(response)
-            except Exception as error:  # the engine learns by `client_gone` that nobody listens
-                self._gone = True
-                log("error", f"an answer could not be delivered: {error!r}")
 
-    def _send_last(self, response: Any) -> None:
+    def _send(self, make: Callable[[], Outputs]) -> None:
+        if self._gone:
+            return
+        try:
+            self._sender.send(self._response(make()))
+        except Exception as error:  # the engine learns by `client_gone` that nobody can be told
+            self._gone = True
+            log("error", f"an answer could not be delivered: {error!r}")
+
+    def _send_last(self, make: Callable[[], Outputs]) -> None:
+        try:
+            response = self._response(make())
+        except Exception as error:
+            log("error", f"an answer could not be made: {error!r}")
+            response = _error_response(EngineFailure(f"internal error: {error!r}"))
+        self._send_final(response)
+
+    def _send_final(self, response: Any) -> None:
         with self._lock:
             if self._done:
                 return
@@ -158,6 +168,11 @@ class TritonReply:
                 self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             except Exception as error:
                 log("error", f"an answer could not be delivered: {error!r}")
+
+
+def _error_response(error: BackendError) -> Any:
+    code = getattr(pb_utils.TritonError, error.code)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
 def _kind(config: Mapping[str, Any]) -> str:
