@@ -176,15 +176,13 @@ class EngineLink:
                 time.sleep(RETRY_SECONDS)
                 return
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            with self._lock:
-                self._threads.add(thread)
             try:
-                thread.start()
+                with self._lock:  # so that `join` sees no thread that is not started yet
+                    thread.start()
+                    self._threads.add(thread)
             except RuntimeError as error:
                 self._log_error(f"the engine's link can't serve a connection: {error}")
                 connection.close()
-                with self._lock:
-                    self._threads.discard(thread)
 
     def _see_gone(self, number: int) -> None:
         with self._lock:
