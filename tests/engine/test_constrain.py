@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,9 +161,10 @@ def test_process_that_dies_is_replaced(trial: TrialProcess) -> None:
 
 def test_process_that_dies_while_it_is_asked(trial: TrialProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     process = running(trial)
-    monkeypatch.setattr(process, "poll", lambda: None)  # not noticed yet
+    not_noticed_yet, poll = [None], process.poll
+    monkeypatch.setattr(process, "poll", lambda: not_noticed_yet.pop() if not_noticed_yet else poll())
     os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(BadRequest, match="json_schema is not usable"):
+    with pytest.raises(Unavailable, match="json_schema could not be tried: its process was killed; try again later"):
         trial.run("json_schema", SIMPLE)
     assert trial.run("json_schema", SIMPLE)
 
@@ -171,7 +173,7 @@ def test_process_that_does_not_read(trial: TrialProcess, monkeypatch: pytest.Mon
     monkeypatch.setattr(helper, "ANSWER_SECONDS", 0.5)
     process = running(trial)
     os.kill(process.pid, signal.SIGSTOP)
-    with pytest.raises(BadRequest, match="json_schema is not usable: it takes too long; make it simpler"):
+    with pytest.raises(Unavailable, match=r"json_schema could not be tried within 0\.5 s; try again later"):
         trial.run("json_schema", " " * 65_536 * 8)
     assert process.poll() is not None
     monkeypatch.undo()
@@ -180,13 +182,46 @@ def test_process_that_does_not_read(trial: TrialProcess, monkeypatch: pytest.Mon
 
 def test_nothing_is_left_behind(wheel_directory: Path) -> None:
     open_files = len(os.listdir("/proc/self/fd"))
-    process = TrialProcess(DEMO, sys.executable)
     for _ in range(3):
+        process = TrialProcess(DEMO, sys.executable)
         child = running(process)
         process.close()
         process.close()
         assert child.poll() is not None
+        with pytest.raises(Unavailable, match="the model is being unloaded"):
+            process.run("json_schema", SIMPLE)
     assert len(os.listdir("/proc/self/fd")) == open_files
+
+
+def test_close_does_not_wait_for_a_trial(wheel_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "ANSWER_SECONDS", 60)
+    process = TrialProcess(DEMO, sys.executable)
+    os.kill(running(process).pid, signal.SIGSTOP)
+    outcomes: list[Exception] = []
+
+    def run() -> None:
+        try:
+            process.run("json_schema", SIMPLE)
+        except Unavailable as error:
+            outcomes.append(error)
+
+    waiting = threading.Thread(target=run)
+    waiting.start()
+    time.sleep(0.2)
+    process.close()
+    waiting.join(5)
+    assert len(outcomes) == 1
+
+
+def test_what_could_not_be_tried_is_tried_again(trial: TrialProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "ANSWER_SECONDS", 0.5)
+    constraints = Constraints(trial, allow_grammar=False)
+    sampling = parse_sampling({"json_schema": SIMPLE}, {}, 64)
+    os.kill(running(trial).pid, signal.SIGSTOP)
+    with pytest.raises(Unavailable):
+        constraints.apply(sampling)
+    monkeypatch.undo()
+    assert constraints.apply(sampling).grammar
 
 
 @pytest.mark.parametrize(

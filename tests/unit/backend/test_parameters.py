@@ -180,6 +180,7 @@ def test_strings(name: str) -> None:
         (["END"], ("END",)),
         (("a", "b"), ("a", "b")),
         ([], ()),
+        ("", ()),
         (["x" * longest], ("x" * longest,)),
         (list(many), many),
     ]:
@@ -191,7 +192,7 @@ def test_strings_refused(name: str) -> None:
     most, longest = STRINGS[name]
     wrong: list[Any] = [7, None, True, ["a", 1], {"a": 1}, b"a"]
     for value, words in [
-        ("", "has a string of 0 characters"),
+        ([""], "has a string of 0 characters"),
         (["a", ""], "has a string of 0 characters"),
         (["x" * (longest + 1)], f"has a string of {longest + 1} characters"),
         (["x"] * (most + 1), f"has {most + 1} strings"),

@@ -163,6 +163,7 @@ CASES: dict[str, tuple[Any, list[str], list[str]]] = {
     "integers": ({"type": "integer", "exclusiveMinimum": -1, "exclusiveMaximum": 2.5}, ["0", "2"], ["-1", "3", "1.0"]),
     "share": ({"type": "number", "minimum": 0, "maximum": 1}, ["0", "0.25", "1", "1.0"], ["-0.1", "1.01", "2", "1e0"]),
     "positive": ({"type": "number", "exclusiveMinimum": 0}, ["0.001", "1", "12.5"], ["0", "0.0", "-1"]),
+    "beyond any float": ({"type": "integer", "maximum": 10**400}, ["0", "-5", "123456"], ["1.5"]),
     "64 bits": ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["0", "-5", "123456"], ["1.5"]),
     "types": ({"type": ["integer", "number", "boolean", "null"]}, ["1", "1.5", "true", "null"], ['"x"', "{}"]),
     "one of": ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, ['"x"', "1"], ["1.5", "null"]),
@@ -383,6 +384,7 @@ def test_refused_by_name_and_place(schema: Any, words: str) -> None:
     ("text", "words"),
     [
         ("", "json_schema is not JSON"),
+        ('{"enum": [1e400]}', "json_schema: a number of enum or const at # is too large"),
         ("{", "json_schema is not JSON"),
         ("[" * 30_000, "json_schema is not JSON"),
         ('{"const": NaN}', "json_schema is not JSON: NaN is no JSON value"),

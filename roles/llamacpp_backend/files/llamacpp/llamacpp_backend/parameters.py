@@ -42,7 +42,11 @@ PARAMETERS: tuple[Parameter, ...] = (
         "most tokens of an answer; a small n_ctx lowers the default",
     ),
     Parameter(
-        "min_tokens", "TYPE_INT32", Tokens(0), 0, "tokens before the model may end its answer; at most max_tokens"
+        "min_tokens",
+        "TYPE_INT32",
+        Tokens(0),
+        0,
+        "tokens before the model may end its answer, at most max_tokens; stop strings end it all the same",
     ),
     Parameter(
         "temperature",
@@ -175,7 +179,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "TYPE_STRING",
         Strings(16, 256),
         ("</s>", "###"),
-        "the answer ends before the first of these; as a request parameter one string",
+        "the answer ends before the first of these; as a request parameter one string, an empty one for none",
         (-1,),
     ),
     Parameter("ignore_eos", "TYPE_BOOL", Flag(), False, "the model can't end its answer: max_tokens or stop does"),

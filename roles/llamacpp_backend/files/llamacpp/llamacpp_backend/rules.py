@@ -127,7 +127,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Strings:
-    """One string, or a list of strings."""
+    """One string, or a list of strings; one empty string means none, as a request parameter can't be a list."""
 
     most: int
     longest: int  # characters
@@ -138,7 +138,7 @@ class Strings:
 
     def check(self, name: str, value: object) -> tuple[str, ...]:
         """A tuple; an empty one is allowed."""
-        strings = [value] if isinstance(value, str) else value
+        strings = ([value] if value else []) if isinstance(value, str) else value
         if not isinstance(strings, (list, tuple)) or not all(isinstance(item, str) for item in strings):
             raise BadRequest(f"{name} is {shown(value)}; allowed are {self.allowed()}")
         if len(strings) > self.most:

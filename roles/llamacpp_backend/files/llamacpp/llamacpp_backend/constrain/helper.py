@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -30,12 +31,13 @@ class TrialProcess:
         self._python = python or shutil.which("python3") or sys.executable
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
 
     def run(self, kind: str, text: str) -> str:
         """The checked GBNF text of a constraint.
 
-        Raises BadRequest when the constraint is wrong, ends the process or takes too long; Unavailable when there is
-        no process for it.
+        Raises BadRequest when the constraint is wrong, or ends the process by what it makes it do; Unavailable when
+        that says nothing of the constraint: no process for it, or one that got no CPU, or was killed.
         """
         if not self._lock.acquire(timeout=QUEUE_SECONDS):
             raise Unavailable("too many new constraints (json_schema, grammar) are being tried; try again later")
@@ -43,9 +45,7 @@ class TrialProcess:
             process = self._started()
             answer = _ask(process, {"kind": kind, "text": text}, ANSWER_SECONDS)
             if answer is None:
-                code = self._end()
-                reason = "takes too long" if code is None else f"ends the process that tries it (status {code})"
-                raise BadRequest(f"{kind} is not usable: it {reason}; make it simpler")
+                raise _failure(kind, self._end())
         finally:
             self._lock.release()
         if "error" in answer:
@@ -53,11 +53,16 @@ class TrialProcess:
         return str(answer["gbnf"])
 
     def close(self) -> None:
-        """End the process. May be called again; `run` starts another one."""
+        """End the process, for good: `run` raises Unavailable from now on. May be called again."""
+        self._is_closed = True
+        if (process := self._process) is not None:
+            process.kill()  # a run that waits for it must not be waited for
         with self._lock:
             self._end()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise Unavailable("the model is being unloaded")
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
@@ -93,6 +98,15 @@ class TrialProcess:
         return code
 
 
+def _failure(kind: str, code: int | None) -> BadRequest | Unavailable:
+    """What it means that a process gave no answer; `code`: its status, None when it was still running."""
+    if code is None:
+        return Unavailable(f"{kind} could not be tried within {ANSWER_SECONDS:g} s; try again later")
+    if code == -signal.SIGKILL:  # by the kernel for want of memory, or by `close`: not of its own doing
+        return Unavailable(f"{kind} could not be tried: its process was killed; try again later")
+    return BadRequest(f"{kind} is not usable: it ends the process that tries it (status {code}); make it simpler")
+
+
 def _ask(process: subprocess.Popen[bytes], request: dict[str, str], seconds: float) -> Any:
     """The answer to a request; None when there is none in time, or the process has ended."""
     deadline = time.monotonic() + seconds
@@ -103,10 +117,11 @@ def _ask(process: subprocess.Popen[bytes], request: dict[str, str], seconds: flo
     try:
         while data:
             # It takes more than a pipe holds, and a process that is stopped does not read.
-            if not select.select([], [pipe], [], max(0.0, deadline - time.monotonic()))[1]:
+            if not _ready(pipe, select.POLLOUT, deadline):
                 return None
             data = data[os.write(pipe.fileno(), data) :]
-    except OSError:
+    except OSError:  # it has ended
+        process.wait(timeout=START_SECONDS)
         return None
     return _read(process, deadline)
 
@@ -118,7 +133,7 @@ def _read(process: subprocess.Popen[bytes], deadline: float) -> Any:
         return None
     data = b""
     while not data.endswith(b"\n"):
-        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not _ready(pipe, select.POLLIN, deadline):
             return None
         part = os.read(pipe.fileno(), 65_536)
         if not part:
@@ -126,3 +141,9 @@ def _read(process: subprocess.Popen[bytes], deadline: float) -> Any:
             return None
         data += part
     return json.loads(data)
+
+
+def _ready(pipe: Any, event: int, deadline: float) -> bool:
+    poll = select.poll()
+    poll.register(pipe, event)
+    return bool(poll.poll(1000 * max(0.0, deadline - time.monotonic())))

@@ -72,7 +72,8 @@ def _bound(words: Mapping[str, Any], inclusive: str, exclusive: str, place: str)
     """The tighter of both bounds, and whether it is excluded itself."""
     for key in (inclusive, exclusive):
         value = words.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        if isinstance(value, bool) or not is_number:
             raise BadRequest(f"json_schema: {key} at {place} is {shown(value)}; allowed is a number")
     one, other = words.get(inclusive), words.get(exclusive)
     if one is None or other is None:

@@ -199,7 +199,10 @@ class _Converter:
         if beside:
             raise BadRequest(f"json_schema: '{beside[0]}' beside enum or const at {place} is not supported")
         types = self._types(words["type"], place) if "type" in words else TYPES
-        texts = [json.dumps(value, ensure_ascii=False) for value in values if _has_type(value, types)]
+        try:
+            texts = [json.dumps(v, ensure_ascii=False, allow_nan=False) for v in values if _has_type(v, types)]
+        except ValueError as error:  # 1e400 is read as infinity
+            raise BadRequest(f"json_schema: a number of enum or const at {place} is too large") from error
         if not texts:
             raise BadRequest(f"json_schema: no value of enum or const at {place} has the type {words['type']}")
         return choice(map(Literal, texts))
