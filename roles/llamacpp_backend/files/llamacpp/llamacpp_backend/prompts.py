@@ -11,7 +11,7 @@ from .requests import GenerateRequest
 
 
 class Tokenizer(Protocol):
-    """The part of the runtime that is needed here."""
+    """The part of a model that is needed here; see llama.model.Model."""
 
     @property
     def bos_text(self) -> str:

@@ -1,1 +1,1 @@
-"""llama.cpp behind checked wrappers: the only importers of llama_cpp."""
+"""llama.cpp behind checked wrappers, and GGUF headers read without it."""
