@@ -89,7 +89,7 @@ def test_the_release_and_the_models_belong_to_root(host: Any) -> None:
 def test_files_for_many_requests(host: Any) -> None:
     pid = show(host, "triton.service", "MainPID")["MainPID"]
     (line,) = [line for line in host.run(["cat", f"/proc/{pid}/limits"]).stdout.splitlines() if "open files" in line]
-    assert line.split()[3] == "65536"
+    assert line.split()[3] == "16384"
 
 
 def test_the_sandbox_holds(host: Any) -> None:
