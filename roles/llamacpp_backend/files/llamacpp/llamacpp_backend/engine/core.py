@@ -7,7 +7,7 @@ Nothing here knows the time but what `clock` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -59,6 +59,7 @@ class Core:
         self._pace = Pace(limits.max_added_latency_ms)
         self._n_ctx = min(runner.n_ctx, runner.n_cells)
         self._numbers = count()
+        self._burst = -1  # number of the last answer of a burst; see _is_burst
         self._clients = Clients(log_error)
         self._roster = Roster(runner, self._cache)
         self.n_unstarted = 0  # jobs of which no answer has had a slot
@@ -156,7 +157,8 @@ class Core:
             self._preempt()
         running = self._roster.running
         n_decode = sum(1 for answer in running if answer.state is State.DECODE)
-        budget = self._pace.budget(n_decode) if n_decode < len(running) else 0
+        is_burst = self._is_burst(running, n_decode)
+        budget = self._runner.n_batch if is_burst else self._pace.budget(n_decode) if n_decode < len(running) else 0
         step = plan_step(running, self._runner.n_batch, n_decode, budget)
         n_tokens = step.n_decode + step.n_prefill
         if self._roster.is_pool_shared:
@@ -172,7 +174,8 @@ class Core:
             self._recover(step, error)
             return
         now = self._clock()
-        self._pace.measured(step.n_decode, step.n_prefill, now - began)
+        if not (is_burst and step.n_decode):
+            self._pace.measured(step.n_decode, step.n_prefill, now - began)
         self._metrics.step_tokens.observe(n_tokens)
         for answer, chunk in zip(step.answers, step.chunks, strict=True):
             answer.fed += len(chunk.tokens)  # of all, before anything can make one of them leave its slot
@@ -181,6 +184,17 @@ class Core:
                 self._go_on(answer, now)
             elif answer.fed in answer.marks and answer.slot is not None:
                 self._cache.checkpoint(answer)
+
+    def _is_burst(self, running: Sequence[Answer], n_decode: int) -> bool:
+        """Whether prompts are to be read in whole batches although answers decode.
+
+        Where prompts come together and outnumber the running answers, to spare these few their pause would cost all
+        the others a longer wait. It holds until the last prompt of the burst is read; who comes later is no part of it.
+        """
+        filling = [answer.number for answer in running if answer.state is State.PREFILL]
+        if len(filling) > n_decode:
+            self._burst = max(filling)
+        return any(number <= self._burst for number in filling)
 
     def _relieve(self, step: Step) -> None:
         """llama.cpp has no room after all, and nothing has changed: the next turn tries with less."""
