@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llamacpp_backend.chat import MAX_CHAT_BYTES, ChatTemplate, NoChatTemplate, Segment
+from llamacpp_backend.chat import MAX_CHAT_BYTES, MAX_CHAT_MARKS, ChatTemplate, NoChatTemplate, Segment
 from llamacpp_backend.errors import BadRequest
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|im", ""]
@@ -77,7 +77,7 @@ def test_refusal_of_the_template_is_the_clients_mistake() -> None:
     [
         ("hello", "messages is not JSON"),
         ("", "messages is not JSON"),
-        ("[" * 100_000, "messages is not JSON"),
+        ("[" * 50_000, "messages is not JSON"),
         ("{}", "messages is an object"),
         ('"x"', "messages is a string"),
         ("7", "messages is a number"),
@@ -234,6 +234,17 @@ def test_size_of_a_chat() -> None:
     template.prompt(messages + padding, "[]", "{}")
     with pytest.raises(BadRequest, match=f"have {MAX_CHAT_BYTES + 1} bytes together; allowed are at most"):
         template.prompt(messages + padding + " ", "[]", "{}")
+
+
+def test_number_of_values_in_a_chat() -> None:
+    template = ChatTemplate(dump, CONTROL)
+
+    def chat(values: int) -> str:
+        return '[{"role": "user", "content": "x", "y": [' + ", ".join(["[]"] * values) + "]}]"
+
+    template.prompt(chat(MAX_CHAT_MARKS - 6), "", "")
+    with pytest.raises(BadRequest, match=rf"have {MAX_CHAT_MARKS + 1} of the characters \[ {{ : together; allowed are"):
+        template.prompt(chat(MAX_CHAT_MARKS - 5), "", "")
 
 
 def refused(messages: str = '[{"role": "user", "content": "x"}]', tools: str = "", kwargs: str = "") -> str:

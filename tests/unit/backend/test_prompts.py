@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -104,3 +105,20 @@ def test_prompt_that_can_not_fit_is_not_tokenized() -> None:
     with pytest.raises(BadRequest, match="the prompt has 199 tokens"):
         encode("é" * 198)
     assert len(tokenizer.calls) == 1
+
+
+def test_chat_that_cannot_fit_is_not_even_read() -> None:
+    def never(*_: Any, **__: Any) -> str:
+        raise AssertionError("the template ran")
+
+    template = ChatTemplate(render, CONTROL)
+    encoder = PromptEncoder(Tokenizer(), template, 100, longest_token_bytes=4)
+    allowed = 99 * 4 * 6 + 65_536
+    template._plain._render = never
+    text = json.dumps([{"role": "user", "content": "x" * allowed}])
+    with pytest.raises(BadRequest) as caught:
+        encoder.encode(GenerateRequest(text, True, parse_sampling({}, {}, 100), stream=False))
+    assert str(caught.value) == (
+        f"messages, tools and chat_template_kwargs have {len(text)} bytes together; allowed are at most {allowed}, "
+        "more than any chat of 99 tokens has (n_ctx 100, answer included)"
+    )

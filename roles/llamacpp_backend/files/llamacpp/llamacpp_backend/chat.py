@@ -20,7 +20,10 @@ from .errors import BadRequest
 # (messages, tools=..., and by name what else the template asks for) -> prompt; raises whatever the template raises.
 Render = Callable[..., str]
 
-MAX_CHAT_BYTES = 4 * 2**20  # of messages, tools and template arguments together: a template can't be interrupted
+# Of messages, tools and template arguments together: reading and rendering can't be interrupted, and while they hold
+# the interpreter no answer of the model gets on.
+MAX_CHAT_BYTES = 2**20
+MAX_CHAT_MARKS = 65_536  # brackets, braces and colons: what JSON values are made of
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class ChatTemplate:
             raise BadRequest(
                 f"messages, tools and chat_template_kwargs have {size} bytes together; "
                 f"allowed are at most {MAX_CHAT_BYTES}"
+            )
+        marks = sum(text.count(mark) for text in (messages_text, tools_text, kwargs_text) for mark in "[{:")
+        if marks > MAX_CHAT_MARKS:
+            raise BadRequest(
+                f"messages, tools and chat_template_kwargs have {marks} of the characters [ {{ : together; "
+                f"allowed are at most {MAX_CHAT_MARKS}"
             )
         messages = parse_messages(messages_text)
         tools = parse_tools(tools_text) if tools_text else None

@@ -9,6 +9,9 @@ from .chat import ChatTemplate, NoChatTemplate, Segment
 from .errors import BadRequest
 from .requests import GenerateRequest
 
+JSON_ESCAPE_BYTES = 6  # a byte of text at its longest in JSON: \u0041
+CHAT_OVERHEAD_BYTES = 65_536  # for what a template does not print
+
 
 class Tokenizer(Protocol):
     """The part of a model that is needed here; see llama.model.Model."""
@@ -40,6 +43,7 @@ class PromptEncoder:
     def encode(self, request: GenerateRequest) -> list[int]:
         """Token ids, at least one, fewer than n_ctx. Raises BadRequest."""
         if request.is_chat:
+            self._check_chat_bytes(request)
             segments = self._chat.prompt(request.text, request.tools, request.chat_template_kwargs)
         else:
             segments = [Segment(request.text, special=False)]
@@ -67,6 +71,18 @@ class PromptEncoder:
             raise BadRequest(
                 f"the prompt has {size} bytes, and {self._n_ctx - 1} tokens have at most {most}; "
                 f"allowed are at most {self._limit()}"
+            )
+
+    def _check_chat_bytes(self, request: GenerateRequest) -> None:
+        """Refuse a chat that can't fit however it is rendered, before it is read. Raises BadRequest."""
+        if self._longest_token_bytes is None:
+            return
+        size = sum(len(text.encode()) for text in (request.text, request.tools, request.chat_template_kwargs))
+        most = (self._n_ctx - 1) * self._longest_token_bytes * JSON_ESCAPE_BYTES + CHAT_OVERHEAD_BYTES
+        if size > most:
+            raise BadRequest(
+                f"messages, tools and chat_template_kwargs have {size} bytes together; allowed are at most {most}, "
+                f"more than any chat of {self._n_ctx - 1} tokens has (n_ctx {self._n_ctx}, answer included)"
             )
 
     def _limit(self) -> str:

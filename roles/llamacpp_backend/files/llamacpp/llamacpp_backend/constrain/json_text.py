@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from .expression import Node, Reference, Repeat, all_but, chars, choice, sequence
-from .numbers import integer, number
+from .numbers import number
 
 _HEX = chars((48, 57), (65, 70), (97, 102))
 _DIGIT = chars((48, 57))
@@ -33,7 +33,6 @@ VALUE = Reference("value")
 OBJECT = Reference("object")
 ARRAY = Reference("array")
 NUMBER = Reference("number")
-INTEGER = Reference("integer")
 BOOLEAN = choice([sequence("true"), sequence("false")])
 NULL = sequence("null")
 
@@ -58,7 +57,6 @@ RULES: dict[str, Node] = {
     "object": listed("{", pair(STRING, VALUE), "}"),
     "array": listed("[", VALUE, "]"),
     "number": number(above_low=False, below_high=False) or NULL,
-    "integer": integer(),
 }
 
 _YEAR = Repeat(_DIGIT, 4, 4)

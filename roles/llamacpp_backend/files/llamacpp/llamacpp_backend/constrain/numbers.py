@@ -5,7 +5,6 @@ from __future__ import annotations
 from .expression import NOTHING, CharSet, Node, Repeat, chars, choice, sequence
 
 MAX_DIGITS = 16  # more than a double holds, and an end to a number that a model would go on with for ever
-MAX_BOUND = 10 ** (MAX_DIGITS - 1)
 
 _DIGIT = chars((ord("0"), ord("9")))
 _FRACTION = sequence(".", Repeat(_DIGIT, 1, MAX_DIGITS))

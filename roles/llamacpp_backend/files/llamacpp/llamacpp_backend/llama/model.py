@@ -21,7 +21,6 @@ class Model:
 
     def __init__(self, path: Path, log_line: log.Log) -> None:
         """Load a file that `file.read_header` has found sound. Raises LoadError with llama.cpp's own words."""
-        self.path = path
         self._contexts: set[int] = set()
         log.route(log_line)
         native.llama_backend_init()
@@ -34,7 +33,6 @@ class Model:
             raise LoadError(f"{path}: is a model with an encoder or of diffusion; allowed are those that only decode")
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.n_vocab: int = native.llama_vocab_n_tokens(self.vocab)
-        self.n_ctx_train: int = native.llama_model_n_ctx_train(self.handle)
         self.bytes: int = native.llama_model_size(self.handle)
         self.architecture = self.metadata("general.architecture") or "unknown"
         # Asked at every step, so kept: the ends as a set, a token's bytes once it has come up.
