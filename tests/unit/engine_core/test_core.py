@@ -54,6 +54,35 @@ def test_a_new_request_joins_between_two_steps() -> None:
     check(second, bench.runner)
 
 
+@pytest.mark.parametrize(("arriving", "is_burst"), [(1, False), (2, True), (3, True)])
+def test_prompts_that_outnumber_the_running_answers_are_read_in_whole_batches(arriving: int, is_burst: bool) -> None:
+    bench = Bench(FakeRunner(8, n_ctx=256, n_batch=256), max_added_latency_ms=1e-6)
+    running = bench.submit(PROMPT, max_tokens=40, ignore_eos=True)
+    for _ in range(6):
+        bench.core.turn()
+    jobs = [bench.submit([20 + number] * 60, max_tokens=2) for number in range(arriving)]
+    bench.core.turn()
+    tokens = sum(len(chunk.tokens) for chunk in bench.runner.steps[-1])
+    assert (tokens == 1 + 60 * arriving) == is_burst, tokens
+    bench.run()
+    for job in (running, *jobs):
+        check(job, bench.runner)
+
+
+def test_who_comes_after_a_burst_is_no_part_of_it() -> None:
+    bench = Bench(FakeRunner(8, n_ctx=256, n_batch=256), max_added_latency_ms=1e-6)
+    bench.submit(PROMPT, max_tokens=200, ignore_eos=True)
+    for _ in range(6):
+        bench.core.turn()
+    for number in range(2):
+        bench.submit([20 + number] * 60, max_tokens=100, ignore_eos=True)
+    for _ in range(3):
+        bench.core.turn()
+    bench.submit([30] * 60, max_tokens=2)
+    bench.core.turn()
+    assert sum(len(chunk.tokens) for chunk in bench.runner.steps[-1]) < 60
+
+
 def test_the_lowest_free_slot_is_given() -> None:
     bench = Bench(FakeRunner(3))
     jobs = [bench.submit([20 + number] * 9, max_tokens=20, ignore_eos=True) for number in range(3)]
