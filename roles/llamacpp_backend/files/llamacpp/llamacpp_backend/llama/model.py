@@ -21,6 +21,7 @@ class Model:
 
     def __init__(self, path: Path, log_line: log.Log) -> None:
         """Load a file that `file.read_header` has found sound. Raises LoadError with llama.cpp's own words."""
+        self.path = path
         self._contexts: set[int] = set()
         log.route(log_line)
         native.llama_backend_init()
