@@ -192,7 +192,7 @@ def _open(gguf: Path, opened: ExitStack) -> Ours:
     opened.callback(model.close)
     runner = LlamaRunner(model, ContextOptions(n_ctx=N_CTX, n_slots=SLOTS, n_threads=THREADS))
     opened.callback(runner.close)
-    engine = Engine(runner, EngineLimits(QUEUE_SIZE, CacheLimits(n_bytes=2**24)), print)
+    engine = Engine(runner, EngineLimits(QUEUE_SIZE, CacheLimits(n_bytes=2**24, checkpoint_every=256)), print)
     opened.callback(engine.close)
     chat = ChatTemplate(model.chat_renderer(), model.control_strings())
     return Ours(engine, PromptEncoder(model, chat, N_CTX))

@@ -60,6 +60,7 @@ class Faults:
     restore: set[int] = field(default_factory=set)
     copy: set[int] = field(default_factory=set)
     sample: set[int] = field(default_factory=set)
+    save: set[int] = field(default_factory=set)  # of states, and of checkpoints
 
     @property
     def can_fail_jobs(self) -> bool:
@@ -184,9 +185,14 @@ class FakeRunner:
         self._slots[target] = _Slot(list(held.attention), list(held.recurrent))
         self._check_cells()
 
+    def state_bytes(self, slot: int) -> int:
+        self._count("state_bytes")
+        return 5 + 4 * len(self._defined(slot).attention) + self._state_bytes
+
     def save(self, slot: int) -> bytes:
-        self._count("save")
         held = self._defined(slot)
+        if self._count("save") in self.faults.save:
+            raise EngineFailure("planted")
         return self._blob(b"S", held.attention)
 
     def restore(self, slot: int, state: bytes, length: int) -> bool:
@@ -200,8 +206,9 @@ class FakeRunner:
         return True
 
     def save_checkpoint(self, slot: int) -> bytes:
-        self._count("checkpoint")
         self._check(not self.can_rewind, "a checkpoint of a dense model")
+        if self._count("checkpoint") in self.faults.save:
+            raise MemoryError("planted")
         return self._blob(b"C", self._defined(slot).recurrent)
 
     def rollback(self, slot: int, checkpoint: bytes, length: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -459,7 +460,7 @@ class Mute(Reply):
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_reply_that_always_raises_gets_one_final_call_all_the_same(asked: bool) -> None:
+def test_a_reply_that_always_raises_is_told_its_end_once_and_nothing_else_suffers(asked: bool) -> None:
     bench = Bench(FakeRunner(1))
     reply = Mute()
     if not asked:
@@ -467,8 +468,54 @@ def test_a_reply_that_always_raises_gets_one_final_call_all_the_same(asked: bool
         bench.core._clients.next_look = bench.now + 100
     bench.core.accept(Job(PROMPT, sampling(max_tokens=1), reply), bench.now)
     bench.run()
-    assert len(reply.finals) == 1
+    assert len(reply.finals) == (1 if asked else 2)
     assert bench.core.n_free == 1
+    job = bench.submit(PROMPT)
+    bench.run()
+    check(job, bench.runner)
+
+
+class Unfinished(Reply):
+    """A client whose answer can't be put together."""
+
+    def finish(self, answers: object) -> None:
+        raise ValueError("planted")
+
+
+def test_a_client_whose_answer_can_not_be_delivered_gets_an_error() -> None:
+    bench = Bench(FakeRunner(1))
+    reply = Unfinished()
+    bench.core.accept(Job(PROMPT, sampling(max_tokens=1), reply), bench.now)
+    bench.run()
+    assert isinstance(reply.error, EngineFailure)
+    assert "planted" in str(reply.error)
+
+
+@both_kinds
+def test_an_idle_engine_holds_no_answers(can_rewind: bool) -> None:
+    bench = Bench(FakeRunner(4, can_rewind=can_rewind))
+    for n in (1, 3, 4):
+        job = bench.submit([20 + n, *PROMPT], n=n, seed=5, max_tokens=1, ignore_eos=True)
+        reply = weakref.ref(job.reply)
+        del job
+        bench.run()
+        assert reply() is None
+
+
+def test_jobs_end_although_clearing_them_away_fails() -> None:
+    bench = Bench(FakeRunner(2))
+    jobs = [bench.submit([20 + number, *PROMPT], max_tokens=20, ignore_eos=True) for number in range(4)]
+    for _ in range(3):
+        bench.core.turn()
+
+    def fail() -> None:
+        raise OSError("planted")
+
+    bench.runner.samplers[0].close = fail  # type: ignore[method-assign]
+    bench.core.abandon(EngineFailure("the end"))
+    assert not bench.core.is_busy
+    assert [str(reply_of(job).error) for job in jobs] == ["the end"] * 4
+    assert (bench.core.n_free, bench.core.n_unstarted) == (2, 0)
     job = bench.submit(PROMPT)
     bench.run()
     check(job, bench.runner)
@@ -550,7 +597,7 @@ def test_a_conversation_that_was_pushed_out_is_restored(can_rewind: bool) -> Non
 
 def test_without_memory_slots_are_still_used_again_the_oldest_goes_first() -> None:
     runner = FakeRunner(2)
-    bench = Bench(runner, CacheLimits(0, min_reuse=1, min_save=1))
+    bench = Bench(runner, CacheLimits(0, 0, min_reuse=1, min_save=1))
     for prompt in ([20] * 9, [30] * 9):
         bench.ask(prompt, max_tokens=1)
     assert [bench.ask([first] * 9, max_tokens=1).summaries[0].cached_tokens for first in (20, 30)] == [8, 8]
@@ -619,7 +666,21 @@ def test_a_state_larger_than_all_memory_is_not_saved_twice() -> None:
     bench = Bench(runner, CacheLimits(5000, 0, 1, 1))
     for first in range(10, 14):
         bench.ask([first] * 9, max_tokens=1)
-    assert runner.calls["save"] == 1
+    assert runner.calls["state_bytes"] == 1
+    assert "save" not in runner.calls, "it would take the memory that it must not have"
+
+
+@both_kinds
+def test_a_state_that_can_not_be_saved_costs_no_job(can_rewind: bool) -> None:
+    runner = FakeRunner(1, can_rewind=can_rewind, faults=Faults(save=set(range(100))))
+    bench = Bench(runner)
+    running = [bench.submit([20 + number] * 20, max_tokens=2) for number in range(3)]
+    bench.run()
+    for job in running:
+        check(job, runner)
+    assert bench.core.cache.n_bytes == 0
+    assert any("could not be saved" in line and "planted" in line for line in bench.errors)
+    assert not any("failed" in line for line in bench.errors)
 
 
 def test_checkpoints_of_a_long_prompt_keep_the_system_prompt_and_the_last() -> None:

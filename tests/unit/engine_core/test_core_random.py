@@ -59,7 +59,7 @@ arrivals = st.builds(
     breaks_at=st.sampled_from([-1, -1, -1, 0, 2]),
     deadline_in=st.none() | st.none() | st.floats(0.0, 0.01),
 )
-faults = st.builds(Faults, no_room=numbers, failed=numbers, restore=numbers, copy=numbers, sample=numbers)
+faults = st.builds(Faults, no_room=numbers, failed=numbers, restore=numbers, copy=numbers, sample=numbers, save=numbers)
 runners = st.builds(
     lambda n_slots, n_batch, can_rewind, spare, faults: FakeRunner(
         n_slots,
@@ -212,7 +212,7 @@ def check_ledger(bench: Bench) -> None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_nothing_starves(runner: FakeRunner, coming: list[Arrival]) -> None:
     """The oldest answer that has a slot gets tokens but for steps that measure one without prefill: one a slot."""
-    bench = Bench(runner, CacheLimits(1 << 20, min_reuse=1, min_save=1))
+    bench = Bench(runner, CacheLimits(1 << 20, 8, min_reuse=1, min_save=1))
     core: Any = bench.core
     last: list[tuple[int, int]] = []
 

@@ -50,10 +50,10 @@ def test_a_blob_in_two_places_counts_once_and_until_the_last_has_gone() -> None:
     first, second = entry(1, checkpoints={1: blob}), entry(2, checkpoints={1: blob})
     store.add(first)
     store.add(second)
-    assert ledger.total == 1000 + 2 * entry_bytes([1, 2, 3], bytes(10))
+    assert ledger.total == 1000 + 2 * entry_bytes(3, 10)
     store.remove(first)
     assert ledger.holds(blob)
-    assert ledger.total == 1000 + entry_bytes([1, 2, 3], bytes(10))
+    assert ledger.total == 1000 + entry_bytes(3, 10)
     store.remove(second)
     assert ledger.total == 0
     assert not ledger.holds(blob)

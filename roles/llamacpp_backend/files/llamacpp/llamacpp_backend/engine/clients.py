@@ -17,7 +17,7 @@ KEEP_ALIVE_AFTER = 0.5  # seconds without a word to the client
 
 
 class Clients:
-    """Tickets by their jobs, oldest first; each gets exactly one of `finish` and `fail`."""
+    """Tickets by their jobs, oldest first; each gets `finish` or `fail`; both only if `finish` raises."""
 
     def __init__(self, log_error: Callable[[str], None]) -> None:
         self._log_error = log_error
@@ -78,18 +78,21 @@ class Clients:
         self._remove(ticket)
         try:
             ticket.job.reply.finish([answer.result for answer in ticket.answers if answer.result is not None])
-        except Exception as error:
-            self._undelivered(error)
+        except Exception as error:  # or the client would wait for ever
+            self._tell(ticket, self._undelivered(error))
         ticket.answers.clear()  # they refer to each other: no work for the garbage collector
 
     def fail(self, ticket: Ticket, error: BackendError) -> None:
         """The job's last call: there is no answer."""
         self._remove(ticket)
+        self._tell(ticket, error)
+        ticket.answers.clear()
+
+    def _tell(self, ticket: Ticket, error: BackendError) -> None:
         try:
             ticket.job.reply.fail(error)
         except Exception as failure:
             self._undelivered(failure)
-        ticket.answers.clear()
 
     def _remove(self, ticket: Ticket) -> None:
         ticket.is_over = True

@@ -55,7 +55,7 @@ class Core:
         self._metrics = metrics
         self._clock = clock
         self._log_error = log_error
-        self._cache = PromptCache(runner, limits.cache)
+        self._cache = PromptCache(runner, limits.cache, log_error)
         self._pace = Pace(limits.max_added_latency_ms)
         self._n_ctx = min(runner.n_ctx, runner.n_cells)
         self._numbers = count()
@@ -127,7 +127,13 @@ class Core:
         for ticket in self._clients.every():
             for answer in ticket.answers:
                 answer.slot = None  # also of one that was just about to run
-            self._fail(ticket, error)
+            try:
+                self._fail(ticket, error)
+            except Exception as failure:  # a job that stayed would keep the thread busy, and `close` waiting, for ever
+                self._log_error(f"a job could not be cleared away: {failure!r}")
+                if not ticket.is_over:
+                    self._clients.fail(ticket, error)
+        self.n_unstarted = 0
         self._cache.clear()
 
     # -- the step --------------------------------------------------------------------------------------------------

@@ -56,7 +56,8 @@ class Summary:
 
 
 class Reply(Protocol):
-    """Where a job's answers go; called from the engine's thread. Exactly one of `finish` and `fail` is called, last.
+    """Where a job's answers go; called from the engine's thread. Exactly one of `finish` and `fail` is called, last;
+    after a `finish` that raised, `fail` too, so that the client does not wait for what never comes.
 
     An exception from any of these ends this job, and no other.
     """

@@ -6,7 +6,7 @@ dense model's slot can be cut back to any length; a hybrid's only stands where i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import EngineFailure
@@ -17,6 +17,8 @@ from .sequence import Answer, State
 from .store import Entry, Ledger, StateStore, common_prefix, entry_bytes
 
 MAX_CHECKPOINTS = 32  # of one slot
+# A state that can't be had costs its reuse and no more: the jobs that run need none of it.
+_NOT_SAVED = (EngineFailure, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class CacheLimits:
     """
 
     n_bytes: int
-    checkpoint_every: int = 512
+    checkpoint_every: int
     min_reuse: int = 16
     min_save: int = 32
 
@@ -36,9 +38,10 @@ class CacheLimits:
 class PromptCache:
     """The slots of a runner, and the saved states."""
 
-    def __init__(self, runner: Runner, limits: CacheLimits) -> None:
+    def __init__(self, runner: Runner, limits: CacheLimits, log_error: Callable[[str], None]) -> None:
         self._runner = runner
         self._limits = limits
+        self._log_error = log_error
         self._rewinds = runner.can_rewind
         self._slots = [Slot(index) for index in range(runner.n_slots)]
         self._ledger = Ledger()
@@ -101,7 +104,11 @@ class PromptCache:
         if not self._limits.n_bytes:
             return
         slot = self._slot_of(answer)
-        blob = self._runner.save_checkpoint(slot.index)
+        try:
+            blob = self._runner.save_checkpoint(slot.index)
+        except _NOT_SAVED as error:
+            self._log_error(f"no checkpoint of slot {slot.index} could be saved: {error!r}")
+            return
         while len(slot.checkpoints) >= MAX_CHECKPOINTS or not self._make_room(len(blob)):
             if len(slot.checkpoints) < 2:
                 return
@@ -188,7 +195,8 @@ class PromptCache:
                 source, place, kept = NOTHING, None, {}
         try:
             filled = self._copy(slot, source)
-        except EngineFailure:
+        except _NOT_SAVED as error:
+            self._log_error(f"slot {slot.index} could not be filled, its prompt is computed: {error!r}")
             filled = False
         if not filled:
             self._runner.clear(slot.index)
@@ -243,16 +251,22 @@ class PromptCache:
         is_worth_it = slot.length - keeps >= self._limits.min_save and not slot.is_private
         if not is_worth_it or not self._limits.n_bytes or slot.length >= self._too_long or self._is_saved(slot):
             return
-        tokens, state = slot.tokens[: slot.length], self._runner.save(slot.index)
-        n_bytes = entry_bytes(tokens, state)
-        if n_bytes > self._limits.n_bytes:
-            self._too_long = slot.length
-        elif self._make_room(n_bytes):
-            for other in list(self._store):  # of a dense model the longer one serves for the shorter
-                if self._rewinds and _begins(tokens, other.tokens):
-                    self._store.remove(other)
-            # The checkpoints only now: some may have made room for the state.
-            self._store.add(Entry(tokens, state, dict(slot.checkpoints)))
+        try:
+            n_bytes = entry_bytes(slot.length, self._runner.state_bytes(slot.index))
+            if n_bytes > self._limits.n_bytes:
+                self._too_long = slot.length
+                return
+            if not self._make_room(n_bytes):  # before it is taken: the bound holds at any moment
+                return
+            tokens, state = slot.tokens[: slot.length], self._runner.save(slot.index)
+        except _NOT_SAVED as error:
+            self._log_error(f"what slot {slot.index} holds could not be saved: {error!r}")
+            return
+        for other in list(self._store):  # of a dense model the longer one serves for the shorter
+            if self._rewinds and _begins(tokens, other.tokens):
+                self._store.remove(other)
+        # The checkpoints only now: some may have made room for the state.
+        self._store.add(Entry(tokens, state, dict(slot.checkpoints)))
 
     def _is_saved(self, slot: Slot) -> bool:
         tokens = slot.tokens[: slot.length]

@@ -87,6 +87,8 @@ class Roster:
     def _unseat(self, answer: Answer) -> None:
         self._cache.release(answer)
         self.running.remove(answer)
+        if answer in self.followers:  # or an idle engine would hold it, and its client's reply
+            self.followers.remove(answer)
         self.n_free += 1
 
 

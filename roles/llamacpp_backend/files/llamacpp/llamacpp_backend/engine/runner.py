@@ -100,6 +100,9 @@ class Runner(Protocol):
     def copy(self, source: int, target: int) -> None:
         """Make `target` hold what `source` holds; `source` may go on at once."""
 
+    def state_bytes(self, slot: int) -> int:
+        """Size of what `save` would return."""
+
     def save(self, slot: int) -> bytes:
         """All that the slot holds, to be restored into any slot of this context."""
 

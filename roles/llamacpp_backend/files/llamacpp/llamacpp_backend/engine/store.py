@@ -49,9 +49,9 @@ class Entry:
     checkpoints: Mapping[int, bytes]
 
 
-def entry_bytes(tokens: list[int], state: bytes) -> int:
-    """Memory of a state and its tokens. An entry's checkpoints are the slot's, and counted already."""
-    return len(state) + _BYTES_PER_TOKEN * len(tokens)
+def entry_bytes(n_tokens: int, n_state: int) -> int:
+    """Memory of a state of `n_state` bytes and its tokens. Its checkpoints are the slot's, and counted already."""
+    return n_state + _BYTES_PER_TOKEN * n_tokens
 
 
 class StateStore:

@@ -183,6 +183,11 @@ class LlamaRunner:
         elif not self.restore(target, self.save(source), held):
             raise EngineFailure(f"llama.cpp could not copy the {held} tokens of slot {source} to slot {target}")
 
+    def state_bytes(self, slot: int) -> int:
+        """Size of what `save` would return."""
+        self._defined(slot)
+        return int(native.llama_state_seq_get_size_ext(self._context, slot, _ALL))
+
     def save(self, slot: int) -> bytes:
         """All that the slot holds, to be restored into any slot of a context with the same options and weights."""
         self._defined(slot)
