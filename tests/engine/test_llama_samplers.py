@@ -349,8 +349,8 @@ def written(fed: LlamaRunner, llama: Models) -> Callable[..., Iterator[tuple[str
             for step in range(steps):
                 token = fed.sample(0, sampler, forbid_end).token
                 data += llama["dense"].token_bytes(token)
-                yield data.decode("utf-8", "ignore"), llama["dense"].is_end(token)
-                if llama["dense"].is_end(token):
+                yield data.decode("utf-8", "ignore"), token in llama["dense"].end_tokens
+                if token in llama["dense"].end_tokens:
                     return
                 fed.decode([Chunk(0, [token], len(TEXT) + step, True)])
 
@@ -530,7 +530,7 @@ for number in range({rounds}):
         for step in range(8):
             token = runner.sample(slot, sampler, random.random() < 0.3).token
             assert 0 <= token < model.n_vocab, chosen
-            if model.is_end(token):
+            if token in model.end_tokens:
                 break
             runner.decode([Chunk(slot, [token], len(prompt) + step, True)])
     except BadRequest as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from llamacpp_backend.constrain import compiling, gbnf, objects, scalars, schema, width
+from llamacpp_backend.constrain import compiling, expression, gbnf, objects, schema, width
 from llamacpp_backend.constrain.json_text import FORMATS
 from llamacpp_backend.constrain.keywords import KNOWN, SILENT
+from llamacpp_backend.parameters import MAX_CONSTRAINT_BYTES
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "constraints.md").read_text(encoding="utf-8")
 
@@ -20,9 +21,11 @@ def test_keywords() -> None:
 
 def test_bounds() -> None:
     table = dict(re.findall(r"^\| ([a-z ]+) \| ([^|]+) \|$", PAGE, re.MULTILINE))
-    assert table["text"] == f"{schema.MAX_BYTES:,} bytes, {schema.MAX_DEPTH} levels"
-    assert table["lengths and counts"] == f"{scalars.MAX_COUNT:,}"
+    assert table["text"] == f"{MAX_CONSTRAINT_BYTES:,} bytes, {schema.MAX_DEPTH} levels"
+    assert table["lengths and counts"] == f"{expression.MAX_COUNT:,}"
     assert table["optional properties of an object"] == str(objects.MAX_OPTIONAL)
     assert table["ways to read a text that are open at once"] == str(width.MAX_WIDTH)
-    words = f"{gbnf.MAX_BYTES:,} bytes, parentheses {gbnf.MAX_DEPTH} deep, repetitions of {gbnf.MAX_COUNT:,}, "
+    words = (
+        f"{MAX_CONSTRAINT_BYTES:,} bytes, parentheses {gbnf.MAX_DEPTH} deep, repetitions of {expression.MAX_COUNT:,}, "
+    )
     assert words + f"{compiling.MAX_PARTS} rules" in " ".join(PAGE.split())

@@ -97,6 +97,11 @@ class Bench:
         self.core.accept(job, self.now)
         return job
 
+    def leave(self, job: Job) -> None:
+        """The job's client goes, and the next turn notices."""
+        reply_of(job).gone = True
+        self.core._clients.next_look = 0.0
+
     def run(self, most: int = 2000) -> None:
         """Turns until all is done; fails when that takes more than so many."""
         for _ in range(most):

@@ -88,8 +88,8 @@ def test_the_lowest_free_slot_is_given() -> None:
     bench = Bench(FakeRunner(3))
     jobs = [bench.submit([20 + number] * 9, max_tokens=20, ignore_eos=True) for number in range(3)]
     bench.core.turn()
-    bench.core.cancel(jobs[1])
-    bench.core.cancel(jobs[0])
+    bench.leave(jobs[1])
+    bench.leave(jobs[0])
     bench.submit([30] * 9, max_tokens=20)
     bench.core.turn()
     assert bench.runner.steps[-1][0].tokens[-1] == 30
@@ -135,13 +135,13 @@ def test_a_request_waits_for_the_prefix_that_another_is_computing(can_rewind: bo
 
 
 @both_kinds
-def test_a_follower_whose_leader_is_cancelled_goes_on_alone(can_rewind: bool) -> None:
+def test_a_follower_whose_leader_is_given_up_goes_on_alone(can_rewind: bool) -> None:
     runner = FakeRunner(2, n_batch=4, can_rewind=can_rewind)
     bench = Bench(runner)
     first = bench.submit([*PROMPT, *PROMPT, 30], max_tokens=3)
     second = bench.submit([*PROMPT, *PROMPT, 31, 32], max_tokens=3)
     bench.core.turn()
-    bench.core.cancel(first)
+    bench.leave(first)
     bench.run()
     check(second, runner)
     assert reply_of(second).summaries[0].cached_tokens == 4
@@ -392,17 +392,16 @@ def test_an_unforeseen_error_ends_every_job_and_leaves_clean_slots() -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 6], ids=["waiting", "prefill", "decode"])
-def test_a_cancelled_job_gives_up_its_slot_at_once(turns: int) -> None:
+def test_a_job_whose_client_goes_gives_up_its_slot_at_once(turns: int) -> None:
     bench = Bench(FakeRunner(1, n_batch=4))
     job = bench.submit(PROMPT * 2, max_tokens=40, ignore_eos=True)
     other = bench.submit([30, *PROMPT], max_tokens=2)
     for _ in range(turns):
         bench.core.turn()
-    bench.core.cancel(job)
-    assert isinstance(reply_of(job).error, Cancelled)
+    bench.leave(job)
     bench.core.turn()
+    assert isinstance(reply_of(job).error, Cancelled)
     assert bench.runner.steps[-1][0].tokens[0] == 30
-    bench.core.cancel(job)
     bench.run()
     check(other, bench.runner)
     assert len(reply_of(job).finals) == 1

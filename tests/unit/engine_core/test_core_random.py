@@ -1,4 +1,4 @@
-"""Whatever order of arrivals, cancels and failures: each finished answer is the one made alone, and nothing leaks."""
+"""Whatever order of arrivals, exits and failures: each finished answer is the one made alone, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Arrival:
     after: int
     prompt: list[int]
     given: dict[str, Any]
-    cancel_after: int | None
     leaves_after: int | None
     breaks_at: int
     deadline_in: float | None
@@ -54,7 +53,6 @@ arrivals = st.builds(
             "logprobs": st.integers(0, 2),
         },
     ),
-    cancel_after=st.none() | st.none() | st.integers(0, 12),
     leaves_after=st.none() | st.none() | st.integers(0, 12),
     breaks_at=st.sampled_from([-1, -1, -1, 0, 2]),
     deadline_in=st.none() | st.none() | st.floats(0.0, 0.01),
@@ -109,10 +107,8 @@ def play(bench: Bench, coming: list[Arrival], each_turn: Callable[[], None]) -> 
             job = Job(arrival.prompt, sampling(**arrival.given), reply, deadline)
             bench.core.accept(job, bench.now)
             jobs.append((arrival, job))
-            if arrival.cancel_after is not None:
-                due.append((turn + arrival.cancel_after, lambda: bench.core.cancel(job)))
             if arrival.leaves_after is not None:
-                due.append((turn + arrival.leaves_after, lambda: setattr(reply, "gone", True)))
+                due.append((turn + arrival.leaves_after, lambda: bench.leave(job)))
 
         due.append((turn, come))
     for turn in range(3000):
@@ -138,7 +134,7 @@ def check_answers(bench: Bench, arrival: Arrival, job: Job) -> None:
         for index in range(job.sampling.n):
             assert wanted[index][0].startswith(reply.text(index))
         if isinstance(final, Cancelled):
-            assert arrival.cancel_after is not None or arrival.leaves_after is not None
+            assert arrival.leaves_after is not None
         elif isinstance(final, DeadlineExceeded):
             assert arrival.deadline_in is not None
             assert not reply.pieces

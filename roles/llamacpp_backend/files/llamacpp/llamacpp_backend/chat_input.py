@@ -7,7 +7,7 @@ import re
 from typing import Any, NoReturn
 
 from .errors import BadRequest
-from .rules import shown
+from .rules import byte_size, shown
 
 MAX_MESSAGES = 2048  # templates walk over all messages for each message
 MAX_TOOLS = 256
@@ -134,10 +134,7 @@ def _parse(name: str, text: str, allowed: str) -> Any:
     """The value of JSON text that a template and a message can be made of. Raises BadRequest."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:  # neither a prompt nor an error message could be made of it
-        half = ord(error.object[error.start])
-        raise BadRequest(f"{name} holds half of a surrogate pair (\\u{half:x}); text must be whole") from error
+        byte_size(name, json.dumps(value, ensure_ascii=False))  # of a half neither a prompt nor a message can be made
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"{name} is not JSON ({error}); allowed is {allowed}") from error
     if _deeper_than(value, MAX_DEPTH):

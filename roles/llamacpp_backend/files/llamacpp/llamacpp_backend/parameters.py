@@ -16,6 +16,7 @@ DEFAULT_MAX_TOKENS = 256
 MAX_ANSWERS = 16
 MAX_TIMEOUT_MS = 86_400_000
 MAX_LOGPROBS = 20
+N_SEEDS = 2**32 - 1  # llama.cpp's have 32 bits, and the highest of them means "draw one"
 MAX_CONSTRAINT_BYTES = 65_536  # of a JSON schema, and of GBNF text
 # Below it a division of logits would leave the range of a float; nothing but the best token has a chance there anyway.
 LEAST_TEMPERATURE = 0.001
@@ -166,11 +167,10 @@ PARAMETERS: tuple[Parameter, ...] = (
         (),
         "added to the logits of tokens before anything else; -100 is as good as never, 100 as good as always",
     ),
-    # llama.cpp's seeds have 32 bits, and the highest of them means "draw one".
     Parameter(
         "seed",
         "TYPE_UINT64",
-        Number(int, 0, 2**32 - 2),
+        Number(int, 0, N_SEEDS - 1),
         None,
         "of the random choices; without one it is drawn, and reported",
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 MAX_CODE_POINT = 0x10FFFF
+MAX_COUNT = 1000  # of repetitions, characters and items, in whichever language a constraint is written
 
 Range: TypeAlias = "tuple[int, int]"  # code points, both ends included
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 from ..errors import BadRequest
+from ..parameters import MAX_CONSTRAINT_BYTES
 from .expression import (
     MAX_CODE_POINT,
+    MAX_COUNT,
     NOTHING,
     CharSet,
     Choice,
@@ -21,8 +23,6 @@ from .expression import (
 )
 
 MAX_DEPTH = 32
-MAX_COUNT = 1000
-MAX_BYTES = 65_536
 
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _SPACE_AND_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
@@ -41,8 +41,8 @@ def parse_gbnf(text: str) -> dict[str, Node]:
 class _Parser:
     def __init__(self, text: str) -> None:
         size = len(text.encode("utf-8"))
-        if size > MAX_BYTES:
-            raise BadRequest(f"grammar has {size} bytes; allowed are at most {MAX_BYTES}")
+        if size > MAX_CONSTRAINT_BYTES:
+            raise BadRequest(f"grammar has {size} bytes; allowed are at most {MAX_CONSTRAINT_BYTES}")
         self._text = text
         self._at = 0
         self._depth = 0

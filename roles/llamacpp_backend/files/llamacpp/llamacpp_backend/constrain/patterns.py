@@ -10,6 +10,7 @@ import json
 
 from ..errors import BadRequest
 from .expression import (
+    MAX_COUNT,
     CharSet,
     Choice,
     Literal,
@@ -26,7 +27,6 @@ from .expression import (
 from .factoring import factored
 from .width import check_pattern
 
-MAX_COUNT = 1000
 _MAX_GROUPS = 16
 _QUOTE = ((ord('"'), ord('"')),)
 

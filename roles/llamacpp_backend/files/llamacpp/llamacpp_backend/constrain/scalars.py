@@ -8,12 +8,11 @@ from typing import Any
 
 from ..errors import BadRequest
 from ..rules import shown
-from .expression import Literal, Node, Repeat, sequence
+from .expression import MAX_COUNT, Literal, Node, Repeat, sequence
 from .json_text import CHARACTER, FORMATS, STRING
 from .numbers import MAX_DIGITS, integer, number
 from .patterns import pattern_node
 
-MAX_COUNT = 1000
 _ANY_NUMBER = 10**MAX_DIGITS - 1
 
 

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from ..errors import BadRequest
-from ..rules import shown
+from ..parameters import MAX_CONSTRAINT_BYTES
+from ..rules import byte_size, shown
 from .arrays import array_node
 from .checks import check, reachable, references
 from .expression import NOTHING, Literal, Node, Reference, choice
@@ -26,20 +27,18 @@ from .objects import Property, object_node
 from .scalars import count, number_node, string_node
 from .width import check_width
 
-MAX_BYTES = 65_536
 MAX_DEPTH = 32
 MAX_STEPS = 10_000
 
 
 def schema_rules(text: str) -> dict[str, Node]:
     """The grammar for a JSON schema given as JSON text. Raises BadRequest that names the keyword and its place."""
-    if len(text.encode("utf-8")) > MAX_BYTES:
-        raise BadRequest(f"json_schema has {len(text.encode('utf-8'))} bytes; allowed are at most {MAX_BYTES}")
+    size = byte_size("json_schema", text)
+    if size > MAX_CONSTRAINT_BYTES:
+        raise BadRequest(f"json_schema has {size} bytes; allowed are at most {MAX_CONSTRAINT_BYTES}")
     try:
         schema = json.loads(text, parse_constant=_no_constant)
-        json.dumps(schema, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BadRequest("json_schema holds half of a surrogate pair; text must be whole") from error
+        byte_size("json_schema", json.dumps(schema, ensure_ascii=False))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"json_schema is not JSON: {error}") from error
     try:

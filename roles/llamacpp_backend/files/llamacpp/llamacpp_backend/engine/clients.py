@@ -33,10 +33,6 @@ class Clients:
         self._tickets[ticket.job] = ticket
         self.next_deadline = min(self.next_deadline, ticket.deadline)
 
-    def get(self, job: Job) -> Ticket | None:
-        """The job's ticket, while it is under way."""
-        return self._tickets.get(job)
-
     def every(self) -> list[Ticket]:
         """All tickets."""
         return list(self._tickets.values())

@@ -97,12 +97,6 @@ class Core:
         self._roster.add(ticket.make_answers(self._numbers, self._n_ctx))
         self._metrics.asked_n.observe(job.sampling.n)
 
-    def cancel(self, job: Job) -> None:
-        """End a job that nobody wants any more; nothing happens when it is not under way."""
-        ticket = self._clients.get(job)
-        if ticket is not None:
-            self._fail(ticket, Cancelled("the request was cancelled"))
-
     def turn(self) -> None:
         """Look after the jobs, then make one step for those that have a slot."""
         now = self._clock()

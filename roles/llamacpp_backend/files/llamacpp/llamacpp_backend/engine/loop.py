@@ -18,16 +18,11 @@ from .runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Figures of one moment: answers, slots, tokens in slots, and what the prompt cache holds."""
+    """Answers with a slot and without one, and slots without an answer, at one moment."""
 
     running: int
     waiting: int
-    slots: int
     free_slots: int
-    cells: int
-    held_cells: int
-    cache_entries: int
-    cache_bytes: int
 
 
 class Engine:
@@ -45,7 +40,6 @@ class Engine:
         self._core = Core(runner, limits, self.metrics, time.monotonic, log_error)
         self._wake = threading.Condition()
         self._inbox: deque[tuple[Job, float]] = deque()
-        self._cancelled: list[Job] = []
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="llamacpp-engine")
         self._warm: Future[None] = Future()
@@ -68,12 +62,6 @@ class Engine:
             self._inbox.append((job, time.monotonic()))
             self._wake.notify()
 
-    def cancel(self, job: Job) -> None:
-        """End a job at its next step; nothing happens when it has ended or never came."""
-        with self._wake:
-            self._cancelled.append(job)
-            self._wake.notify()
-
     def close(self) -> None:
         """Refuse new jobs, let the accepted ones end, then end the thread. May be called again."""
         with self._wake:
@@ -82,21 +70,12 @@ class Engine:
         self._thread.join()
 
     def snapshot(self) -> Snapshot:
-        """For status pages; brings the gauges up to date too. May be a step behind itself in single figures."""
-        core, cache = self._core, self._core.cache
+        """What goes on now; brings the gauges up to date too. May be a step behind itself in single figures."""
+        core = self._core
         core.update_gauges()
         with self._wake:
             waiting = len(self._inbox) + core.n_waiting
-        return Snapshot(
-            running=core.n_running,
-            waiting=waiting,
-            slots=self._runner.n_slots,
-            free_slots=core.n_free,
-            cells=self._runner.n_cells,
-            held_cells=cache.n_held,
-            cache_entries=cache.n_entries,
-            cache_bytes=cache.n_bytes,
-        )
+        return Snapshot(running=core.n_running, waiting=waiting, free_slots=core.n_free)
 
     def _check(self, job: Job) -> None:
         n_ctx = min(self._runner.n_ctx, self._runner.n_cells)
@@ -122,18 +101,15 @@ class Engine:
                 self._abandon(EngineFailure(f"internal error: {error!r}"))
 
     def _take_in(self) -> bool:
-        """Hand new jobs and cancellations to the core, after waiting for them if it has no others; False at the end."""
+        """Hand new jobs to the core, after waiting for them if it has no others; False at the end."""
         core = self._core
         with self._wake:
-            while not (self._inbox or self._cancelled or core.is_busy):
+            while not (self._inbox or core.is_busy):
                 if self._is_closing:
                     return False
                 self._wake.wait()
             while self._inbox:
                 core.accept(*self._inbox.popleft())
-            cancelled, self._cancelled = self._cancelled, []
-        for job in cancelled:
-            core.cancel(job)
         return True
 
     def _abandon(self, error: EngineFailure) -> None:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..parameters import N_SEEDS
 from .job import Job
 from .sequence import Answer
-
-_SEEDS = 2**32 - 1  # the highest 32-bit value is not a seed: it means "draw one"
 
 
 class Ticket:
@@ -33,6 +32,6 @@ class Ticket:
         sampling = self.job.sampling
         for index in range(sampling.n):
             if index and sampling.seed is not None:
-                sampling = replace(sampling, seed=(sampling.seed + 1) % _SEEDS)
+                sampling = replace(sampling, seed=(sampling.seed + 1) % N_SEEDS)
             self.answers.append(Answer(self, index, next(numbers), sampling, n_ctx))
         return self.answers

@@ -36,7 +36,7 @@ class Model:
         self.n_vocab: int = native.llama_vocab_n_tokens(self.vocab)
         self.bytes: int = native.llama_model_size(self.handle)
         self.architecture = self.metadata("general.architecture") or "unknown"
-        # Asked at every step, so kept: the ends as a set, a token's bytes once it has come up.
+        # Asked at every step, so kept: the ends (of a text, a turn, a message), a token's bytes once it has come up.
         self.end_tokens = frozenset(t for t in range(self.n_vocab) if brief.llama_vocab_is_eog(self.vocab, t))
         self.control_tokens = frozenset(t for t in range(self.n_vocab) if brief.llama_vocab_is_control(self.vocab, t))
         self._pieces: dict[int, bytes] = {}
@@ -127,10 +127,6 @@ class Model:
         if piece is None:
             piece = self._pieces[token] = self._piece(token)
         return piece
-
-    def is_end(self, token: int) -> bool:
-        """Whether the token ends a generation: end of text, of a turn, of a message."""
-        return token in self.end_tokens
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Refuse what is not in the vocabulary. Raises EngineFailure."""

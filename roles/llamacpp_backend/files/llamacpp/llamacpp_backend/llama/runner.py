@@ -226,7 +226,7 @@ class LlamaRunner:
         return self._model.token_bytes(token)
 
     def is_end(self, token: int) -> bool:
-        """See Model.is_end."""
+        """Whether the token ends a generation: end of text, of a turn, of a message."""
         return token in self._model.end_tokens
 
     def warm_up(self) -> None:

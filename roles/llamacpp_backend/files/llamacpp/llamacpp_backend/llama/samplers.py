@@ -20,15 +20,13 @@ import numpy.typing as npt
 
 from ..engine.runner import Choice
 from ..errors import BadRequest, EngineFailure
-from ..parameters import Sampling
+from ..parameters import N_SEEDS, Sampling
 from . import log
 from .calls import brief
 from .candidates import Array, Candidates, Logits, apply, likeliest
 from .chain import draw, history
 from .dry import DryCache
 from .model import Model
-
-_SEEDS = 2**32 - 1  # the highest 32-bit number would let llama.cpp draw one
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class ChainSampler:
                 for token in prompt[-n_ctx:]:
                     brief.llama_sampler_accept(self._chain, token)
             if sampling.temperature > 0:
-                self.seed = secrets.randbelow(_SEEDS) if sampling.seed is None else sampling.seed
+                self.seed = secrets.randbelow(N_SEEDS) if sampling.seed is None else sampling.seed
                 for sampler in draw(model, sampling, self.seed):
                     self._add(sampler)
             elif looking_back:
