@@ -7,11 +7,13 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llamacpp_backend.errors import BadRequest
 from llamacpp_backend.parameters import DEFAULTS, PARAMETERS, SAMPLING_NAMES, Sampling, fit_to_model, parse_sampling
+from llamacpp_backend.rules import Number
 
 N_CTX = 2048
 # name: values at the limits, values just beyond them
@@ -99,6 +101,15 @@ def test_allowed(name: str, value: float) -> None:
     assert type(parsed) is (float if name in FLOATS else int)
 
 
+@pytest.mark.parametrize("name", FLOATS)
+def test_bounds_are_allowed_as_fp32_tensors_too(name: str) -> None:
+    rule = next(item.rule for item in PARAMETERS if item.name == name)
+    assert isinstance(rule, Number)
+    for bound in (rule.high, *(() if rule.above_low else (rule.low,))):
+        sent = float(np.float32(bound))
+        assert getattr(parse_sampling({name: sent}, {}, N_CTX), name) == sent
+
+
 @pytest.mark.parametrize(("name", "value"), bad())
 def test_refused_by_name_value_and_range(name: str, value: object) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -181,6 +192,7 @@ def test_strings(name: str) -> None:
         (("a", "b"), ("a", "b")),
         ([], ()),
         ("", ()),
+        ([""], ()),
         (["x" * longest], ("x" * longest,)),
         (list(many), many),
     ]:
@@ -192,7 +204,8 @@ def test_strings_refused(name: str) -> None:
     most, longest = STRINGS[name]
     wrong: list[Any] = [7, None, True, ["a", 1], {"a": 1}, b"a"]
     for value, words in [
-        ([""], "has a string of 0 characters"),
+        (["", "a"], "has a string of 0 characters"),
+        (["", ""], "has a string of 0 characters"),
         (["a", ""], "has a string of 0 characters"),
         (["x" * (longest + 1)], f"has a string of {longest + 1} characters"),
         (["x"] * (most + 1), f"has {most + 1} strings"),

@@ -179,7 +179,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "TYPE_STRING",
         Strings(16, 256),
         ("</s>", "###"),
-        "the answer ends before the first of these; as a request parameter one string, an empty one for none",
+        "the answer ends before the first of these; as a request parameter one string; a single empty one: none",
         (-1,),
     ),
     Parameter("ignore_eos", "TYPE_BOOL", Flag(), False, "the model can't end its answer: max_tokens or stop does"),

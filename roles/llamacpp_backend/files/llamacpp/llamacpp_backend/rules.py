@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from ctypes import c_float
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,10 +46,18 @@ class Number:
         """The value as int or float; NaN and infinity are refused as any other value out of range."""
         types = (int,) if self.kind is int else (int, float)
         if isinstance(value, types) and not isinstance(value, bool):
-            enough = value > self.low if self.above_low else value >= self.low
-            if enough and value <= self.high:  # NaN is neither
+            low, high = self._bounds()
+            enough = value > low if self.above_low else value >= low
+            if enough and value <= high:  # NaN is neither
                 return self.kind(value)
         raise BadRequest(f"{name} is {shown(value)}; allowed is {self.allowed()}")
+
+    def _bounds(self) -> tuple[float, float]:
+        """Both, wider where the FP32 number that stands for a bound in a tensor lies just outside of it."""
+        if self.kind is int:
+            return self.low, self.high
+        low = self.low if self.above_low else min(self.low, c_float(self.low).value)
+        return low, max(self.high, c_float(self.high).value)
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Strings:
-    """One string, or a list of strings; one empty string means none, as a request parameter can't be a list."""
+    """One string, or a list of strings; a single empty one means none: requests can't hold an empty list."""
 
     most: int
     longest: int  # characters
@@ -138,9 +147,11 @@ class Strings:
 
     def check(self, name: str, value: object) -> tuple[str, ...]:
         """A tuple; an empty one is allowed."""
-        strings = ([value] if value else []) if isinstance(value, str) else value
+        strings = [value] if isinstance(value, str) else value
         if not isinstance(strings, (list, tuple)) or not all(isinstance(item, str) for item in strings):
             raise BadRequest(f"{name} is {shown(value)}; allowed are {self.allowed()}")
+        if len(strings) == 1 and not strings[0]:
+            return ()
         if len(strings) > self.most:
             raise BadRequest(f"{name} has {len(strings)} strings; allowed are {self.allowed()}")
         for item in strings:
