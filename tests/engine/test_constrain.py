@@ -213,6 +213,20 @@ def test_close_does_not_wait_for_a_trial(wheel_directory: Path, monkeypatch: pyt
     assert len(outcomes) == 1
 
 
+def test_close_while_a_process_starts(wheel_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = TrialProcess(DEMO, sys.executable)
+    start = subprocess.Popen
+
+    def start_late(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process._is_closed = True  # as `close` does it, which sees no process yet
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(helper.subprocess, "Popen", start_late)
+    with pytest.raises(Unavailable):
+        process.run("json_schema", SIMPLE)
+    assert process._process is None
+
+
 def test_what_could_not_be_tried_is_tried_again(trial: TrialProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helper, "ANSWER_SECONDS", 0.5)
     constraints = Constraints(trial, allow_grammar=False)

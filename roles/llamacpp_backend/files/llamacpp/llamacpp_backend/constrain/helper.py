@@ -75,6 +75,8 @@ class TrialProcess:
             stderr=subprocess.DEVNULL,
             bufsize=0,
         )
+        if self._is_closed:  # since it was looked at above; `close` may have seen no process to kill
+            self._process.kill()
         if self._process.stdin is not None:
             os.set_blocking(self._process.stdin.fileno(), False)
         greeting = _read(self._process, time.monotonic() + START_SECONDS) or {}
