@@ -221,7 +221,7 @@ def test_close_while_a_process_starts(wheel_directory: Path, monkeypatch: pytest
         process._is_closed = True  # as `close` does it, which sees no process yet
         return start(*arguments, **options)
 
-    monkeypatch.setattr(helper.subprocess, "Popen", start_late)
+    monkeypatch.setattr(subprocess, "Popen", start_late)
     with pytest.raises(Unavailable):
         process.run("json_schema", SIMPLE)
     assert process._process is None
