@@ -181,6 +181,7 @@ def test_neighbours_change_no_bit_of_a_lone_row(open_runner: OpenRunner, llama: 
 def test_restore_goes_on_as_before(runner: LlamaRunner, words: list[int]) -> None:
     feed(runner, 0, words[:25])
     state = runner.save(0)
+    assert runner.state_bytes(0) == len(state)
     feed(runner, 0, words[25:], 25)
     expected = go_on(runner, 0, 40, 15)
     runner.clear(0)
