@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -85,6 +86,26 @@ def test_requests_that_end_at_once_are_not_looked_at(monkeypatch: pytest.MonkeyP
     watcher.add(request)
     watcher.close()
     assert request.looks == 0
+
+
+def test_a_watcher_that_is_closed_while_it_looks_for_the_last_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last request ends in the very look in which `close` is called: an unload must not wait for ever."""
+    monkeypatch.setattr(delivery, "POLL_SECONDS", 0.002)
+    watcher, request = Watcher(ignore), Request()
+    closing = threading.Thread(target=watcher.close, daemon=True)
+
+    def look() -> bool:
+        closing.start()
+        watcher._closing.wait(5)
+        time.sleep(0.05)  # `close` goes on to wake the thread up, and waits for it
+        return False
+
+    request.look = look  # type: ignore[method-assign]
+    watcher.add(request)
+    watcher._thread.join(5)
+    ended = not watcher._thread.is_alive()
+    watcher._some.set()  # whatever was found, leave no thread behind
+    assert ended
 
 
 def test_a_delivery_that_raises_is_logged_and_the_next_one_runs() -> None:

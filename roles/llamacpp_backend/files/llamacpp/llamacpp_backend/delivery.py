@@ -64,8 +64,9 @@ class Watcher:
 
     def close(self) -> None:
         """End the thread."""
-        self._closing.set()
-        self._some.set()
+        with self._lock:
+            self._closing.set()
+            self._some.set()
         self._thread.join()
 
     def _loop(self) -> None:
@@ -81,7 +82,7 @@ class Watcher:
         done = {request for request in watched if not self._is_useful(request)}
         with self._lock:
             self._watched -= done
-            if not self._watched:
+            if not self._watched and not self._closing.is_set():  # or the thread would sleep through its end
                 self._some.clear()
 
     def _is_useful(self, request: Watched) -> bool:
