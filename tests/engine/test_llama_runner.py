@@ -16,7 +16,7 @@ from llamacpp_backend.engine.runner import Chunk, NoRoom, StepFailed
 from llamacpp_backend.errors import EngineFailure, LoadError
 from llamacpp_backend.parameters import parse_sampling
 
-from tests.engine.near_ties import OTHER_BATCHES
+from tests.engine.near_ties import SAME_CHUNKS
 
 if TYPE_CHECKING:
     from llamacpp_backend.llama.model import Model
@@ -159,7 +159,7 @@ def test_eight_slots_equal_each_alone(open_runner: OpenRunner, llama: Models, ki
             expected, before = alone[slot]
             if token != expected[step]:
                 best, second = np.sort(np.frombuffer(before[step], np.float32))[:-3:-1]
-                assert best - second < OTHER_BATCHES, f"slot {slot}, step {step}"
+                assert best - second < SAME_CHUNKS, f"slot {slot}, step {step}"
                 running.remove(slot)  # from here on it is another text
                 continue
             chunks.append(Chunk(slot, [token], len(texts[slot]) + step, True))
@@ -513,7 +513,7 @@ def test_rows_of_logits_are_those_of_the_slots(open_runner: OpenRunner, llama: M
     for slot, expected in mixed.items():
         lone = open_runner(kind)
         feed(lone, slot, texts[slot])
-        assert np.abs(logits(lone, slot) - expected).max() < OTHER_BATCHES
+        assert np.abs(logits(lone, slot) - expected).max() < 0.05
         lone.close()
 
 

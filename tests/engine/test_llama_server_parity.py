@@ -31,7 +31,7 @@ from llamacpp_backend.requests import RawRequest, parse_generate
 
 from bench import models
 from bench.peers import llama_server
-from tests.engine.near_ties import OTHER_BATCHES, SAME_BATCHES
+from tests.engine.near_ties import OTHER_CHUNKS, SAME_CHUNKS
 
 SERVER = Path(os.environ.get("LLAMA_SERVER") or llama_server.path())
 SLOTS, N_CTX, THREADS, QUEUE_SIZE = 4, 512, 1, 64
@@ -210,7 +210,7 @@ def _wait(peer: LlamaServer, process: subprocess.Popen[bytes], log: Path) -> Non
             time.sleep(0.05)
 
 
-def assert_same(ours: Answer, peer: Answer, near_tie: float = SAME_BATCHES) -> None:
+def assert_same(ours: Answer, peer: Answer, near_tie: float = SAME_CHUNKS) -> None:
     """The same tokens, or a first difference where the model had no favourite: from there on both go their own way."""
     for place, (token, other) in enumerate(zip(ours.tokens, peer.tokens, strict=False)):
         if token != other:
@@ -241,7 +241,7 @@ def test_same_tokens_one_after_another(pair: Pair) -> None:
 
 def test_same_tokens_when_ours_are_under_way_at_once(pair: Pair) -> None:
     for prompt, ours in zip(PROMPTS, pair.ours.answers(PROMPTS), strict=True):
-        assert_same(ours, pair.peer.answer(pair.ours.tokens(prompt)), OTHER_BATCHES)
+        assert_same(ours, pair.peer.answer(pair.ours.tokens(prompt)), OTHER_CHUNKS)
 
 
 def test_chats_are_rendered_alike(pair: Pair) -> None:
@@ -258,5 +258,5 @@ def test_a_difference_is_seen() -> None:
     with pytest.raises(AssertionError):
         assert_same(ours, Answer("abc", [1, 2, 3], 1, 3))
     assert_same(Answer("ab", [1, 2], 1, 3), Answer("ab", [1, 2, 0], 1, 3))
-    ours.leads[1] = SAME_BATCHES / 2
+    ours.leads[1] = SAME_CHUNKS / 2
     assert_same(ours, Answer("ac", [1, 3], 1, 2))
